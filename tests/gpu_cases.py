@@ -114,7 +114,7 @@ def communicator(way: str | None, make: Maker, *, mixed: bool = False) -> hpcoll
     problem = max(MPI.COMM_WORLD.allgather(problem))
     if problem:
         comm.Free()
-        may_be_missing = way in ("direct", *os.environ.get(WITHOUT, "").split(","))
+        may_be_missing = way in ("direct", "device", *os.environ.get(WITHOUT, "").split(","))
         (pytest.skip if may_be_missing else pytest.fail)(f"HPCOLL_CUDA_PATH={way}: {problem}")
     return comm
 

@@ -37,7 +37,13 @@ _LEVELS = {"WARN": logging.WARNING, "INFO": logging.INFO, "TRACE": logging.DEBUG
 PREFIX = "HPCOLL_"
 TUNING = f"{PREFIX}TUNING"
 TRACEBACK, FULL = f"{PREFIX}TRACEBACK", "full"  # all of an uncaught error is printed
-DIRECT, IPC, STAGED, HOST = CUDA_PATHS = ("direct", "ipc", "staged", "host")  # routes of GPU arrays
+DIRECT, IPC, STAGED, HOST, DEVICE = CUDA_PATHS = (
+    "direct",
+    "ipc",
+    "staged",
+    "host",
+    "device",
+)  # routes of GPU arrays
 _NONE: Mapping[str, Any] = {}
 
 log = logging.getLogger("hpcoll")

@@ -68,7 +68,7 @@ class Calls:
         values = dict(
             zip(
                 DeviceAttribute,
-                (_MULTIPROCESSORS, *_CAPABILITY, int(self.memory.host_pointers), 1),
+                (_MULTIPROCESSORS, *_CAPABILITY, int(self.memory.host_pointers), 1, int(self.double.mps)),
             )
         )
         require(attribute in values, INVALID_VALUE, f"device attribute {attribute}")

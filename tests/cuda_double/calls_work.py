@@ -109,13 +109,13 @@ class WorkCalls(Calls):
             f"{entry} of GPU {ordinal} on {stream.name} of GPU {stream.ordinal}",
         )
         values = kernels.operands(entry, parameters, declared)
-        launch = kernels.launch(entry, values, self.memory)
+        launch = kernels.launch(entry, shape[0], values, self.memory)
         for lo, hi in (*launch.reads, *launch.writes):
             if hi > lo:
                 self.memory.check_reach(lo, hi - lo, ordinal)
         for lo, hi in launch.reads:
             for low, high in launch.writes:
-                apart = hi <= low or high <= lo or (lo, hi) == (low, high)
+                apart = hi <= low or high <= lo or (lo, hi) == (low, high) or launch.in_place
                 require(
                     apart,
                     ILLEGAL_ADDRESS,

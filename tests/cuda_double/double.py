@@ -45,8 +45,8 @@ class Double:
         Array: Makes an array: ``double.Array(shape, dtype)``.
     """
 
-    def __init__(self, memory: Memory, ipc: bool) -> None:
-        self.memory, self.streams, self.ipc = memory, Streams(), ipc
+    def __init__(self, memory: Memory, ipc: bool, mps: bool) -> None:
+        self.memory, self.streams, self.ipc, self.mps = memory, Streams(), ipc, mps
         self.version = 13, 0
         self.lock = _Lock()
         self.calls: Counter[str] = Counter()
@@ -165,6 +165,7 @@ def install(
     current: int | None = 0,
     readable: bool = False,
     ipc: bool = True,
+    mps: bool = True,
     peer_access: bool = True,
     host_pointers: bool = True,
     memory_nbytes: int = 1 << 30,
@@ -177,12 +178,13 @@ def install(
         current: GPU of the calling thread's context, or None for no context.
         readable: Whether the host may touch GPU memory, as an MPI library that knows CUDA does.
         ipc: Whether memory can be exported and opened.
+        mps: Whether processes share a GPU by MPS.
         peer_access: Whether GPUs reach memory of other GPUs.
         host_pointers: Whether GPUs reach registered host memory at the host's addresses.
         memory_nbytes: Of each GPU.
     """
     memory = Memory(gpus or tuple(range(ordinal_count)), memory_nbytes, readable, peer_access, host_pointers)
-    double = Double(memory, ipc)
+    double = Double(memory, ipc, mps)
     double.make_current(current)
     cuda.use(double.library)
     return double

@@ -12,6 +12,7 @@ import numpy as np
 from cuda_double.failures import INVALID_VALUE, MISALIGNED_ADDRESS, require
 from cuda_double.memory import Memory
 from cuda_double.streams import Span
+from hpcoll.kernels import one_shot_layout as n
 
 MAX_SOURCES = MAX_DESTINATIONS = 8
 _MAX_RUNS = 4096  # of a strided array, told apart
@@ -48,7 +49,7 @@ def per_element(function: Callable[[Any, Any], Any]) -> Combine:
 
 def _combine(entry: str) -> Combine:
     """Return what a fold does: a user's function is found where `hpcoll.kernels.device` keeps what its kernels mean."""
-    name = entry.removeprefix("fold_").rpartition("_")[0]
+    name = entry.partition("_")[2].rpartition("_")[0]
     if name in BUILTIN:
         return BUILTIN[name]
     known = getattr(sys.modules.get("hpcoll.kernels.device"), "OPERATORS", {})
@@ -60,13 +61,15 @@ class Launch(NamedTuple):
     """A kernel with its operands.
 
     Attributes:
-        run: Computes it.
+        run: Computes it; False where it waits for other processes, and is to be asked again.
         reads, writes: Bytes that it touches.
+        in_place: It may write what it reads.
     """
 
-    run: Callable[[], None]
+    run: Callable[[], bool | None]
     reads: tuple[Span, ...]
     writes: tuple[Span, ...]
+    in_place: bool = False
 
 
 def dtype_of(name: str) -> np.dtype:
@@ -85,15 +88,18 @@ def nparams(entry: str) -> int | None:
         "fold": MAX_DESTINATIONS + MAX_SOURCES + 3,
         "scale": 6,
         "move": 7,
+        "oneshot": n.NPARAMETERS,
     }
     return counts.get(entry.split("_")[0])
 
 
-def launch(entry: str, values: list[int], memory: Memory) -> Launch:
-    """A kernel by name, its operands as 8-byte words."""
+def launch(entry: str, grid: int, values: list[int], memory: Memory) -> Launch:
+    """A kernel by name with so many blocks, its operands as 8-byte words."""
     kind, *rest = entry.split("_")
     if kind == "fold":
         return _fold(_combine(entry), dtype_of(rest[-1]), values, memory)
+    if kind == "oneshot":
+        return _one_shot(rest, grid, values, memory)
     if kind == "scale":
         return _scale(dtype_of(rest[0]), dtype_of(rest[1]), values, memory)
     return _move(int(rest[0]), values, memory)
@@ -211,6 +217,68 @@ def _move(item: int, values: list[int], memory: Memory) -> Launch:
     runs, whole = _runs(there, offsets, item), ((packed, packed + nbytes),) if nbytes else ()
     told = (table, table + words)
     return Launch(run, (*whole, told), runs) if unpacks else Launch(run, (*runs, told), whole)
+
+
+def _one_shot(rest: list[str], grid: int, values: list[int], memory: Memory) -> Launch:
+    """Blocks do one after the other what they do at once: all write, all tell, each waits until all others have told it, all read."""
+    table, sent, received, nbytes, chunk, npieces, first, nsources, part, check = values
+    rank, nranks, stop_at = memory.view(table, 24).view(np.int64).tolist()
+    areas = memory.view(table + 8 * n.AREAS, 8 * nranks).view(np.int64).tolist()
+    stop = ctypes.c_int64.from_address(stop_at)
+    require(chunk % 16 == 0 and npieces * chunk <= n.SLOT_NBYTES, INVALID_VALUE, f"chunks of {chunk} bytes")
+    require(grid <= n.MOST_BLOCKS and grid * chunk >= nbytes, INVALID_VALUE, f"{grid} blocks")
+    combine = _combine("_".join(["oneshot", *rest])) if rest else None
+    dtype = dtype_of(rest[-1]) if rest else np.dtype(np.uint8)
+    blocks: list[int] = []  # generations
+    lows = [block * chunk for block in range(grid)]
+
+    def words(area: int, at: int, count: int = 1) -> np.ndarray:
+        return memory.view(area + at, 8 * count).view(np.int64)
+
+    def flag(area: int, block: int, peer: int) -> np.ndarray:
+        row = (blocks[block] % 2 * n.MOST_BLOCKS + block) * MAX_SOURCES + peer
+        return words(area, n.FLAGS_AT + n.FLAG_NBYTES * row, 2)
+
+    def slot(area: int, block: int, piece: int) -> np.ndarray:
+        at = n.SLOTS_AT + (blocks[block] % 2 * n.MOST_BLOCKS + block) * n.SLOT_NBYTES + piece * chunk
+        return memory.view(area + at, max(0, min(chunk, nbytes - lows[block])))
+
+    def tell() -> None:
+        blocks[:] = (words(areas[rank], 0, grid) + 1).tolist()
+        for block, low in enumerate(lows):
+            for piece in range(npieces if part & n.WRITES else 0):
+                mine = slot(areas[rank], block, piece)
+                mine[...] = memory.view(sent + piece * nbytes + low, mine.size) if mine.size else 0
+            for area in areas:
+                flag(area, block, rank)[1] = check
+                flag(area, block, rank)[0] = blocks[block]
+
+    def run() -> bool:
+        if not blocks:
+            tell()
+        theirs = [flag(areas[rank], block, peer) for block in range(grid) for peer in range(nranks)]
+        if any(one[0] != blocks[i // nranks] for i, one in enumerate(theirs)) and not stop.value:
+            return False
+        if any(one[1] != check for one in theirs):
+            stop.value = 1
+        words(areas[rank], 0, grid)[:] = blocks
+        for block, low in enumerate(lows if part & n.READS else ()):
+            piece = rank if npieces > 1 else 0
+            found = [slot(areas[first + i], block, piece).view(dtype) for i in range(nsources)]
+            if combine:
+                with np.errstate(all="ignore"):
+                    found = [
+                        canonical(combine, [one.astype(working_dtype(dtype)) for one in found]).astype(dtype)
+                    ]
+            for i, one in enumerate(found):
+                if one.size:
+                    memory.view(received + i * nbytes + low, one.nbytes)[...] = one.view(np.uint8)
+        return True
+
+    results = 1 if combine else nsources
+    reads = ((sent, sent + npieces * nbytes),) if part & n.WRITES and nbytes else ()
+    writes = ((received, received + results * nbytes),) if part & n.READS and nbytes else ()
+    return Launch(run, reads, writes, in_place=True)
 
 
 def entries(ptx: str) -> dict[str, list[str]]:

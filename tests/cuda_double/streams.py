@@ -5,15 +5,17 @@ so whatever touches the same bytes must come behind it by streams and events, or
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 from typing import NamedTuple
 
-from cuda_double.failures import CAPTURE_UNSUPPORTED, INVALID_HANDLE, require
+from cuda_double.failures import CAPTURE_UNSUPPORTED, INVALID_HANDLE, UNKNOWN, require
 
 LEGACY, PER_THREAD = 1, 2
+PATIENCE_S = 60.0  # with work that waits for another process
 MOST_QUERIES = 3  # that say "not ready" before an event is
 Span = tuple[int, int]  # first byte, last + 1
 
@@ -32,12 +34,13 @@ class Operation:
     """A piece of work.
 
     Attributes:
+        run: Does it; False where it waits for another process, and is to be asked again.
         after: What it waits for, as far as the host does not know it done.
         known: Whether the host knows it done.
     """
 
     name: str
-    run: Callable[[], None] | None = None
+    run: Callable[[], bool | None] | None = None
     reads: tuple[Span, ...] = ()
     writes: tuple[Span, ...] = ()
     after: set["Operation"] = field(default_factory=set)
@@ -131,7 +134,7 @@ class Streams:
         self,
         stream: Stream,
         name: str,
-        run: Callable[[], None] | None = None,
+        run: Callable[[], bool | None] | None = None,
         reads: tuple[Span, ...] = (),
         writes: tuple[Span, ...] = (),
         behind: Operation | None = None,
@@ -166,24 +169,31 @@ class Streams:
     ) -> list[Race]:
         return [Race(other.name, name, lo, hi) for lo, hi in _conflicts(other, reads, writes)]
 
-    def _do(self, one: Operation) -> set[Operation]:
-        """Do a piece of work and what it waits for, nothing more."""
-        todo = one.before() | {one}
-        while ready := [other for other in todo if not other.done and all(wait.done for wait in other.after)]:
+    def _do(self, one: Operation) -> bool:
+        """Do a piece of work and what it waits for, nothing more; say whether that is done, which the host knows then."""
+        todo, waiting = one.before() | {one}, set[Operation]()
+        while ready := [
+            other for other in todo - waiting if not other.done and all(wait.done for wait in other.after)
+        ]:
             chosen = self._rng.choice(sorted(ready, key=lambda other: other.number))
-            chosen.done = True
-            if chosen.run:
-                chosen.run()
-        return todo
-
-    def finish(self, one: Operation | None) -> None:
-        """Let the host wait for a piece of work."""
-        if one is None or one.known:
-            return
-        for other in self._do(one):
+            if chosen.run and chosen.run() is False:
+                waiting.add(chosen)
+            else:
+                chosen.done = True
+        if not one.done:
+            return False
+        for other in todo:
             other.known, other.run = True, None
             other.after.clear()
         self._unknown = [other for other in self._unknown if not other.known]
+        return True
+
+    def finish(self, one: Operation | None) -> None:
+        """Let the host wait for a piece of work."""
+        end = time.monotonic() + PATIENCE_S
+        while one is not None and not one.known and not self._do(one):
+            require(time.monotonic() < end, UNKNOWN, f"{one.name} waits for another process")
+            time.sleep(0.0002)
 
     def finish_all(self, ordinal: int | None = None) -> None:
         """Let the host wait for all work of a GPU, or of all."""
@@ -223,5 +233,4 @@ class Streams:
         if event.mark and not event.mark.done and event.nqueries > 0:
             event.nqueries -= 1
             return False
-        self.finish(event.mark)
-        return True
+        return event.mark is None or event.mark.known or self._do(event.mark)

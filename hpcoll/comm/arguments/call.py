@@ -68,6 +68,7 @@ class Call(NamedTuple):
         start: Called with the engine that is about to run the call, or None.
         exported: For arrays in GPU memory, whether peers may map INPUT and OUTPUT; None for arrays in host memory.
         gpus: For arrays in GPU memory, number of each rank's GPU where all ranks map each other's memory, else empty.
+        one_shot: For arrays in GPU memory, one kernel of each rank does all of it.
         one_fold: Contributions must be combined in one reduction, because their type is a half type, or their sum is exact.
         report: Tells a status which message came; None: there is nothing to tell.
         element: Element type as the caller gave it, for the check, the log and the ledger; the empty string in a barrier.
@@ -101,6 +102,7 @@ class Call(NamedTuple):
     start: Callable[[Any], None] | None = None
     exported: tuple[bool, bool] | None = None
     gpus: Nodes = ()
+    one_shot: bool = False
     one_fold: bool = False
     report: Callable[[MPI.Status], None] | None = None
     element: Element = ""

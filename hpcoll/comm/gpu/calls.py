@@ -19,6 +19,7 @@ from hpcoll.comm.arguments.memory import buffer_of, with_buffer
 from hpcoll.comm.arguments.methods import Method
 from hpcoll.comm.gpu import staging
 from hpcoll.comm.gpu.mirror import Mirror, mirror_of
+from hpcoll.comm.gpu.one_shot import COLLECTIVES, one_shot
 from hpcoll.comm.gpu.repeated import SHORT_NBYTES, Copies, KnownCalls, SeenCall, ShortCalls, look
 from hpcoll.comm.gpu.resources import GpuEngines, Gpus
 from hpcoll.comm.gpu.staging import Launch, Lifted
@@ -39,7 +40,7 @@ from hpcoll.runtime.gpu.local_gpu import local_device
 from hpcoll.runtime.program import copy_fields as g
 from hpcoll.schedules.catalogue import algorithms, find
 from hpcoll.schedules.row import Algorithm
-from hpcoll.selection.config import HOST, NATIVE, name_of
+from hpcoll.selection.config import DEVICE, HOST, NATIVE, name_of
 
 Arrays: TypeAlias = dict[int, DeviceArray]  # by position among the arguments
 # `Planner.known_nbytes`
@@ -70,7 +71,9 @@ class GpuCalls:
         self._routes: Gpus | None = None
         self._known = KnownCalls()
         self._short = ShortCalls()
-        self._by_host = resources.mixed or resources.config.cuda_path == HOST
+        path = resources.config.cuda_path
+        self._by_host = resources.mixed or path == HOST
+        self._picks, self._one_shot = path in (None, DEVICE), path == DEVICE
         self.short_nbytes = NEVER if self._by_host else SHORT_NBYTES
 
     def may_copy(self, seen: SeenCall) -> bool:
@@ -180,6 +183,8 @@ class GpuCalls:
     ) -> Prepared:
         routes = self.routes(on_gpu.gpu)
         described = self._planner.ordered(call, row, asked)
+        if not (self._forced(row, asked.algorithm) or asked.segment):
+            described = described._replace(one_shot=self._by_kernel(described))
         resources = self._resources
 
         def launching(call: Call, arrays: Arrays) -> Call:
@@ -202,7 +207,10 @@ class GpuCalls:
             ):
                 return call
             anew = on_gpu.describe()
-            return None if anew is None else launching(anew, row.gpu_arrays(arguments, resources.rank))
+            if anew is None:
+                return None
+            anew = anew._replace(one_shot=described.one_shot)
+            return launching(anew, row.gpu_arrays(arguments, resources.rank))
 
         engines = GpuEngines(routes, resources.topology, resources.wait_policy, resources.lock)
         plan = self._planner.plan(
@@ -221,10 +229,18 @@ class GpuCalls:
         """Say whether half types may travel as they are: one kernel reads all, and no other algorithm is asked for."""
         if not row.one_fold or self._resources.nranks > MAX_SOURCES:
             return False
-        forced = name_of(algorithm, row.collective) or self._resources.config.algorithms.get(row.collective)
+        forced = self._forced(row, algorithm)
         return forced is None or (
             forced in algorithms(row.collective) and find(row.collective, forced).one_fold
         )
+
+    def _forced(self, row: Method, algorithm: str | Algorithm | None) -> str | None:
+        """Return the name of the algorithm that the call or the environment asks for."""
+        return name_of(algorithm, row.collective) or self._resources.config.algorithms.get(row.collective)
+
+    def _by_kernel(self, call: Call) -> bool:
+        """Say whether one kernel of each rank can do a call."""
+        return self._one_shot and one_shot(call, self._resources.rank, self._resources.nranks) is not None
 
     def _for_program(
         self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, algorithm: str | Algorithm | None
@@ -243,12 +259,14 @@ class GpuCalls:
         if call is None:
             return None
         nbytes = self._planner.known_nbytes(call)
-        small = nbytes is not None and nbytes <= SHORT_NBYTES and self._resources.config.cuda_path is None
+        small = nbytes is not None and nbytes <= SHORT_NBYTES and self._picks and not self._by_kernel(call)
         return None if small else (on_gpu, call)
 
     def _is_short(self, row: Method, arrays: Arrays) -> bool:
         """Say whether a look at the arrays tells that the call runs by the host's way; describing it, which takes longer, says the same."""
-        tells = self._resources.config.cuda_path is None and row.name not in _UNTOLD
+        tells = (
+            self._picks and row.name not in _UNTOLD and not (self._one_shot and row.collective in COLLECTIVES)
+        )
         graph = self._resources.caller.graph() if row.neighbours else None
         most = self._resources.nranks if graph is None else graph.degree
         return tells and most * max(array.nbytes for array in arrays.values()) <= SHORT_NBYTES

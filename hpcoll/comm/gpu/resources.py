@@ -3,22 +3,26 @@
 from collections import Counter
 from collections.abc import Mapping
 from typing import ClassVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, DeviceError
 from hpcoll.comm.arguments.call import Call
+from hpcoll.comm.gpu.one_shot import one_shot
 from hpcoll.comm.plans.engine_builder import EngineBuilder
+from hpcoll.comm.plans.ledger import Account
 from hpcoll.comm.plans.plan import ContextPool, MessageContext
-from hpcoll.comm.plans.segmentation import lane_nbytes
-from hpcoll.comm.plans.signature import Purpose
+from hpcoll.comm.plans.segmentation import lane_nbytes, ledger_nbytes
+from hpcoll.comm.plans.signature import Purpose, counted
 from hpcoll.comm.team.resources import Resources
 from hpcoll.comm.team.shared_staging import StagingLease
 from hpcoll.comm.team.team import IN_FLIGHT
 from hpcoll.runtime.engine.gpu_engine import GpuEngine
-from hpcoll.runtime.engine.host_engine import Binding, Shape
+from hpcoll.runtime.engine.host_engine import Binding, HostEngine, Shape
 from hpcoll.runtime.engine.wait_policy import WaitPolicy
+from hpcoll.runtime.gpu.channel import Channel
 from hpcoll.runtime.gpu.cuda_aware import takes_gpu_memory
 from hpcoll.runtime.gpu.device import Gpu, Memory, kernels
 from hpcoll.runtime.gpu.ipc import Directory
@@ -29,7 +33,8 @@ from hpcoll.runtime.program.route import Routes
 from hpcoll.runtime.transports.mpi import library
 from hpcoll.schedules.placement import Nodes, numbered
 from hpcoll.schedules.row import Algorithm
-from hpcoll.selection.config import DIRECT, IPC, log
+from hpcoll.selection.choice import Choice
+from hpcoll.selection.config import DEVICE, DIRECT, IPC, log
 from hpcoll.selection.topology import Topology
 
 LANE_NBYTES = 16 << 20  # of the message, where all ranks read each other's GPU memory
@@ -64,6 +69,7 @@ class Gpus(ContextPool):
         self._turn: StagingLease | None = None
         self._blocking: MessageContext | None = None
         self._in_flight: list[MessageContext] = []
+        self._channels: WeakKeyDictionary[MessageContext, Channel] = WeakKeyDictionary()
         with resources.alone(Purpose.GPU, "the first call of arrays in GPU memory"):
             self._find(resources.native)
             self._stages = bool(self._capacity and resources.capacity)
@@ -77,7 +83,7 @@ class Gpus(ContextPool):
         path, ranks = self._path, self._ranks
         self.directory: Directory | None = None
         self._readers, self._why, problem = frozenset[int](), "they share no memory", ""
-        if self._resources.shares_memory and path in (None, IPC):
+        if self._resources.shares_memory and path in (None, IPC, DEVICE):
             self._meet()
         asks = path == DIRECT or (path is None and ranks.nranks < comm.size)
         self._mpi_takes_gpu = asks and self._node_takes()
@@ -86,11 +92,18 @@ class Gpus(ContextPool):
         mapped = len(self._readers) == comm.size - 1
         if path == IPC and len(self._readers) < ranks.nranks - 1:
             problem = f"rank {comm.rank}: HPCOLL_CUDA_PATH is ipc, but ranks of the node cannot map its memory: {self._why}"
-        everyone = comm.allgather((problem, mapped, self.gpu.driver.bus_id(self.gpu.ordinal)))
+        if path == DEVICE and not mapped:
+            problem = f"rank {comm.rank}: HPCOLL_CUDA_PATH is device, but not all ranks can map its memory: {self._why}"
+        everyone = comm.allgather(
+            (problem, mapped, self.gpu.driver.bus_id(self.gpu.ordinal), self.gpu.has_mps)
+        )
         if any(text for text, *_ in everyone):
             raise ArgumentError(next(text for text, *_ in everyone if text))
-        self.mapped = all(mapped for _, mapped, _ in everyone)
-        self.gpus: Nodes = numbered(bus for *_, bus in everyone) if self.mapped else ()
+        self.mapped = all(mapped for _, mapped, *_ in everyone)
+        self.gpus: Nodes = numbered(bus for _, _, bus, _ in everyone) if self.mapped else ()
+        if path == DEVICE and len({*self.gpus}) < comm.size and not all(mps for *_, mps in everyone):
+            why = "ranks share a GPU without MPS, where a kernel that waits for another rank keeps that from running"
+            raise ArgumentError(f"rank {comm.rank}: HPCOLL_CUDA_PATH is device, but {why}")
         self._capacity = 0 if self.mapped or path == DIRECT else CAPACITY_NBYTES
 
     def _meet(self) -> None:
@@ -132,6 +145,14 @@ class Gpus(ContextPool):
         return gpu_routes(
             reached, self._readers, exported, mpi_takes_gpu=self._mpi_takes_gpu, puts=self.mapped
         )
+
+    def channel(self, message_context: MessageContext) -> Channel:
+        """Return the channel on which one-shot kernels of a message context meet; collective when first asked for."""
+        if message_context not in self._channels:
+            assert self.directory is not None
+            with self._resources.alone(Purpose.GPU, "the first call by one kernel"):
+                self._channels[message_context] = Channel(self.gpu, self.directory, self._resources.rank)
+        return self._channels[message_context]
 
     def begin(self) -> MessageContext:
         """Return the message context of a blocking call; where staging memory is large, the team's communicators take turns with it."""
@@ -216,6 +237,8 @@ class Gpus(ContextPool):
 
     def exported(self, call: Call, spans: list[tuple[int, int]]) -> tuple[bool, bool]:
         """Say whether peers may map INPUT, and OUTPUT, which are the caller's arrays, of these spans, or temporary memory."""
+        if call.one_shot:
+            return False, False
         return self._is_exported(call.send, spans), self._is_exported(call.recv, spans)
 
     def _is_exported(self, pointer: int, spans: list[tuple[int, int]]) -> bool:
@@ -258,6 +281,25 @@ class GpuEngines(EngineBuilder):
     def __init__(self, gpus: Gpus, topology: Topology, wait_policy: WaitPolicy, lock: np.ndarray) -> None:
         super().__init__(topology, wait_policy, lock)
         self._gpus = gpus
+
+    def build(
+        self,
+        choice: Choice,
+        sizes: tuple[int, ...],
+        account: Account,
+        call: Call,
+        message_context: MessageContext,
+    ) -> HostEngine:
+        """Build an engine as `EngineBuilder.build`, which launches one kernel where that does the call."""
+        topology, gpu = self._topology, self._gpus.gpu
+        found = one_shot(call, topology.rank, topology.nranks) if call.one_shot else None
+        if found is None:
+            return super().build(choice, sizes, account, call, message_context)
+        engine = self._engine(found.program(), call, account.sums, message_context, None)
+        kernel = kernels().one_shot(call.op, call.op and call.dtype, gpu.cc)
+        engine.bind_one_shot(gpu.function(kernel), self._gpus.channel(message_context), found.values)
+        engine.bind_counts(call.count, ledger_nbytes(call, topology.nranks), counted(call), 0)
+        return self._signed(engine, choice, account, call, Counter({DEVICE: topology.nranks - 1}))
 
     def _routes(self, call: Call, message_context: MessageContext) -> Routes:
         return self._gpus.routes(call, message_context)

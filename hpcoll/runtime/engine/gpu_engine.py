@@ -1,6 +1,7 @@
 """The engine for arrays in GPU memory: a program bound to streams, events, a kernel and scratch."""
 
 import weakref
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from hpcoll.kernels import MAX_DESTINATIONS, MAX_SOURCES
 from hpcoll.runtime.engine.entry import advance_address
 from hpcoll.runtime.engine.host_engine import Binding, HostEngine
 from hpcoll.runtime.engine.wait_policy import WaitPolicy
+from hpcoll.runtime.gpu.channel import Channel
 from hpcoll.runtime.gpu.device import Gpu, Memory, Temporary, kernels, release
 from hpcoll.runtime.gpu.ipc import Directory
 from hpcoll.runtime.program import fields as f
@@ -46,6 +48,7 @@ class GpuEngine(HostEngine):
     ) -> None:
         super().__init__(program, library, asking_the_driver(wait_policy), binding)
         self.gpu, self._directory = gpu, directory
+        self._channel: Channel | None = None
         gpu.enter()
         self._streams = np.array(gpu.streams(message_context, program.window), np.uint64)
         self._events = np.array(
@@ -91,6 +94,18 @@ class GpuEngine(HostEngine):
             self._table.ctypes.data,
             advance_address,
         )
+
+    def bind_one_shot(self, function: int, channel: Channel, values: Sequence[int]) -> None:
+        """Let the program launch a one-shot kernel on a channel; ``values`` are its parameters from ``nbytes`` to ``part``."""
+        self._channel = channel
+        self._values[0], self._values[3 : 3 + len(values)] = channel.address, values
+        self._table[f.FUNCTION], self._table[f.STOP] = function, channel.stop.ctypes.data
+
+    def stop(self, most_s: float) -> bool:
+        """End a one-shot kernel that waits for other ranks, and do as `HostEngine.stop`."""
+        if self._channel is not None:
+            self._channel.stop[0] = 1
+        return super().stop(most_s)
 
     def after(self, stream: int) -> None:
         """Let the next run start when the work that is on a stream of the current context by now has ended."""

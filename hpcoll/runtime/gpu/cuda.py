@@ -60,6 +60,7 @@ class DeviceAttribute(IntEnum):
     MINOR = 76
     CAN_USE_HOST_POINTER = 91  # for registered memory: kernels reach it at the host's address
     CAN_REGISTER_HOST_MEMORY = 99
+    HAS_MPS = 133  # processes share it by MPS; older drivers do not know this
 
 
 _P, _S = c_void_p, c_size_t

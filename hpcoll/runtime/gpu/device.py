@@ -54,6 +54,8 @@ class Temporary:
 class Gpu:
     """A GPU, by the context that all CUDA libraries of the process share; ``stream`` is for work that is waited for at once."""
 
+    has_mps = False  # processes share it by MPS; older drivers do not say
+
     def __init__(self, driver: Driver, ordinal: int) -> None:
         self.driver, self.ordinal = driver, ordinal
         self.context = driver.primary_context(ordinal)
@@ -64,6 +66,8 @@ class Gpu:
         self.most_blocks = _BLOCKS_PER_MULTIPROCESSOR * driver.device_attribute(
             ordinal, DeviceAttribute.MULTIPROCESSORS
         )
+        with suppress(DeviceError):
+            self.has_mps = bool(driver.device_attribute(ordinal, DeviceAttribute.HAS_MPS))
         self._functions: dict[str, int] = {}
         self._tables: dict[object, tuple[Memory, Any]] = {}
         self._streams: dict[int, list[int]] = {}

@@ -249,18 +249,25 @@ class Directory:
         self._nexported[0] = max(self._nexported[0], slot + 1)
         return slot
 
-    def share(self, pointer: int) -> None:
-        """Export memory and map what the others export here, so that no first use has to; collective, 0 for none."""
+    def share(self, pointer: int) -> list[int]:
+        """Export memory and map what the others export here, so that no first use has to; collective, 0 for none.
+
+        Returns:
+            Addresses in this process of what was given here, by local rank; 0 where there is none, or it is not mapped.
+        """
         number = (
             self._gpu.driver.attribute(pointer, Attribute.BUFFER_ID)
             if pointer and self.export(pointer)
             else 0
         )
         slots: list[int | None] = self._ranks.comm.allgather(self._slot_of.get(number))
+        addresses = [0] * len(slots)
+        addresses[self._ranks.rank] = pointer if number else 0
         for rank, local in self._ranks.local_peers.items():
             slot = slots[local]
-            if slot is not None and rank in self.readers:
-                self._map(local, slot)
+            if slot is not None and rank in self.readers and self._map(local, slot):
+                addresses[local] = int(self._mapped.table[local, slot, 1])
+        return addresses
 
     def _forget_freed(self) -> None:
         """Give back the slots of memory that has been freed."""

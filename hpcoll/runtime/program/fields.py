@@ -36,6 +36,7 @@ LOCAL_PEER, STAGED_DISPL, MESSAGE_SLOT, ALLOWED = 1, 2, 2, 2  # of messages betw
 # where a result goes, of copies (the first two) and reductions
 TO_BUFFER, TO_DISPL, COUNT, FIRST_SOURCE, NSOURCES, REDUCED_NBYTES, NFURTHER = range(1, 8)
 EVENT = 1
+GRID = 5  # blocks of a kernel
 READ, WRITTEN = 1, 2  # values of IN_PLACE: the peer reads a buffer, or writes it
 
 # In an engine's array (int64), its state.
@@ -327,8 +328,9 @@ NBLOCKS, BLOCKS = range(2)  # a map's
     DIRECTORY,  # address of what all local peers export: per rank NSLOTS of SLOT_NBYTES, each of which begins with a generation
     MAPPED,  # address of the generation and address of each of these slots in this process
     OPEN,  # address of a function that maps one
+    STOP,  # address of the word of a one-shot kernel's channel
     GPU_NFIELDS,
-) = range(26)
+) = range(27)
 FIRST_SLOT = 4096  # numbers from here on are slots of the sender's GPU memory, those below are windows
 NSLOTS, SLOT_NBYTES = 1024, 128
 UNMAPPED = 1 << 40  # error: a peer's GPU memory cannot be mapped here

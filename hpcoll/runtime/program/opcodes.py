@@ -51,6 +51,8 @@ class Code(IntEnum):
     RECORD = 11  # EVENT: record the stream's event, behind the operation before this row
     SYNC = 12  # EVENT: wait until it has been reached; event 0: the caller's earlier work is done
     UNREAD = 13  # LOCAL_PEER, ALLOWED: wait until at most so many of the messages posted to the peer from this slot are not acknowledged
+    ONE_SHOT = 14  # TO_BUFFER, TO_DISPL, BUFFER, DISPL, GRID: launch the engine's one-shot kernel; asynchronous, as a copy
+    COMPARED = 15  # fail where the kernel met a rank that calls something else
 
 
 class Symbol(NamedTuple):

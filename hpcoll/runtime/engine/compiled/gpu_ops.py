@@ -7,12 +7,14 @@ behind the operation, a SYNC before its result is handed out.
 from numba import njit
 
 from hpcoll.kernels import MAX_DESTINATIONS, MAX_SOURCES, WIDE_NBYTES
+from hpcoll.kernels.one_shot_layout import NPARAMETERS as ONE_SHOT_NPARAMETERS
 from hpcoll.runtime.engine.compiled.ffi import INT, LONG, c_function, call_with_address, load_acquire, pointer
 from hpcoll.runtime.engine.compiled.local_ops import address_of
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import STAGING, Code
 
 _COPY, _REDUCE, _STAGE, _RECORD = int(Code.COPY), int(Code.REDUCE), int(Code.STAGE), int(Code.RECORD)
+_ONE_SHOT, _COMPARED = int(Code.ONE_SHOT), int(Code.COMPARED)
 _NOT_READY = 600
 
 _copy = c_function(INT, LONG, LONG, LONG, LONG)  # destination, source, nbytes, stream
@@ -104,6 +106,22 @@ def _reduce(state, gpu, row, lane):  # type: ignore[no-untyped-def]
         row[f.COUNT],
     )
     blocks = min(gpu[f.MOST_BLOCKS], -(-row[f.REDUCED_NBYTES] // (gpu[f.BLOCK_THREADS] * WIDE_NBYTES)))
+    return _launched(state, gpu, lane, blocks)
+
+
+@njit(nogil=True)
+def _one_shot(state, gpu, row, lane):  # type: ignore[no-untyped-def]
+    """Launch a one-shot kernel; what all its calls have alike stands among the parameters already."""
+    values = pointer(gpu[f.VALUES])
+    values[1] = address_of(state, row[f.BUFFER], row[f.DISPL], lane)
+    values[2] = address_of(state, row[f.TO_BUFFER], row[f.TO_DISPL], lane)
+    values[ONE_SHOT_NPARAMETERS - 1] = state[f.CHECKED]
+    return _launched(state, gpu, lane, row[f.GRID])
+
+
+@njit(nogil=True)
+def _launched(state, gpu, lane, blocks):  # type: ignore[no-untyped-def]
+    """Launch the engine's kernel; 0, or the driver's error."""
     launch = (
         gpu[f.FUNCTION],
         blocks,
@@ -122,7 +140,7 @@ def _reduce(state, gpu, row, lane):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def run_gpu(address, row, lane):  # type: ignore[no-untyped-def]
-    """Run a COPY, REDUCE, STAGE, RECORD or SYNC: 0 while it has to wait, -1 when the driver failed."""
+    """Run a COPY, REDUCE, STAGE, RECORD, SYNC, ONE_SHOT or COMPARED: 0 while it has to wait, -1 when it failed."""
     state = pointer(address)
     gpu, code = pointer(state[f.GPU]), row[f.CODE]
     if code in (_COPY, _STAGE):
@@ -138,6 +156,13 @@ def run_gpu(address, row, lane):  # type: ignore[no-untyped-def]
         error = _record(
             gpu[f.RECORD_EVENT], (_event_of(state, gpu, lane, row[f.EVENT]), _stream_of(state, gpu, lane))
         )
+    elif code == _ONE_SHOT:
+        error = _one_shot(state, gpu, row, lane)
+    elif code == _COMPARED:
+        error = 0
+        if pointer(gpu[f.STOP])[0] != 0:
+            state[f.ERROR] = f.MISMATCH
+            return -1
     else:
         error = call_with_address(gpu[f.QUERY_EVENT], (_event_of(state, gpu, lane, row[f.EVENT]),))
         if error == _NOT_READY:

@@ -36,6 +36,7 @@ from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import Code
 
 _COPY, _STAGE, _RECORD, _SYNC = int(Code.COPY), int(Code.STAGE), int(Code.RECORD), int(Code.SYNC)
+_ONE_SHOT = int(Code.ONE_SHOT)
 _SHORT_NBYTES = 4096  # of a call whose time counts from its first messages on
 _NONE = -1  # a count that no call has
 
@@ -44,7 +45,9 @@ _NONE = -1  # a count that no call has
 def _execute(address, row, lane):  # type: ignore[no-untyped-def]
     """Run a row by the module that has its operation: 1 when it is done, 0 while it has to wait, -1 when it failed."""
     code = row[f.CODE]
-    if pointer(address)[f.GPU] != 0 and (_COPY <= code <= _STAGE or _RECORD <= code <= _SYNC):
+    if pointer(address)[f.GPU] != 0 and (
+        _COPY <= code <= _STAGE or _RECORD <= code <= _SYNC or code >= _ONE_SHOT
+    ):
         return run_gpu(address, row, lane)
     if code >= _STAGE:
         return run_shm(address, row, lane)
