@@ -29,6 +29,8 @@ def awaited(engine: HostEngine, local_ranks: Sequence[int]) -> tuple[list[int], 
                 lane % int(engine.state[f.WINDOW]) + int(engine.state[f.FIRST_STAGING_SLOT])
             ) % f.STAGING_SLOTS
             ranks |= {local_ranks[local] for local in engine.rings.unread(slot)}
+        if rows[row][f.CODE] == Code.SYNC:
+            ranks |= engine.unmet()
         ranks |= _peers(rows, rows[row], local_ranks)
     return sorted(ranks), f"row {waiting[0][1] + 1} of {nrows}" if waiting else ""
 

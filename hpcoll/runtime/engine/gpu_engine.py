@@ -101,6 +101,10 @@ class GpuEngine(HostEngine):
         self._values[0], self._values[3 : 3 + len(values)] = channel.address, values
         self._table[f.FUNCTION], self._table[f.STOP] = function, channel.stop.ctypes.data
 
+    def unmet(self) -> set[int]:
+        """Return the ranks that the one-shot kernel waits for."""
+        return set() if self._channel is None else self._channel.missing()
+
     def stop(self, most_s: float) -> bool:
         """End a one-shot kernel that waits for other ranks, and do as `HostEngine.stop`."""
         if self._channel is not None:

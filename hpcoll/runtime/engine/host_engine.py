@@ -332,6 +332,10 @@ class HostEngine:
         if status == f.FAILED:
             raise self.failure()
 
+    def unmet(self) -> set[int]:
+        """Return the ranks for which work outside the program's rows waits."""
+        return set()
+
     def stop(self, most_s: float) -> bool:
         """Cancel the messages of a run that failed, or wait for them for a time; say whether none is under way any more."""
         rows = self.numbers(f.ROWS, len(self.program.rows), f.NCOLUMNS)

@@ -6,7 +6,7 @@ import numpy as np
 
 from hpcoll.base.errors import DeviceError
 from hpcoll.kernels import MAX_SOURCES
-from hpcoll.kernels.one_shot_layout import AREA_NBYTES, AREAS
+from hpcoll.kernels.one_shot_layout import AREA_NBYTES, AREAS, FLAG_NBYTES, FLAGS_AT, MOST_BLOCKS, SLOTS_AT
 from hpcoll.runtime.gpu.device import Gpu, Memory
 from hpcoll.runtime.gpu.ipc import Directory
 
@@ -46,3 +46,15 @@ class Channel:
         self.address = self._table.address
         gpu.driver.copy(self.address, words.ctypes.data, words.nbytes, gpu.stream)
         gpu.finish(gpu.stream)
+        self._gpu, self._nranks = gpu, len(areas)
+
+    def missing(self) -> set[int]:
+        """Return the ranks whose flags the first block of a launch that runs now still waits for."""
+        words, gpu = np.zeros(SLOTS_AT // 8, np.int64), self._gpu
+        with gpu.entered():
+            gpu.driver.copy(words.ctypes.data, self._area.address, words.nbytes, gpu.stream)
+            gpu.finish(gpu.stream)
+        generation = words[0] + 1
+        first = (FLAGS_AT + FLAG_NBYTES * MAX_SOURCES * MOST_BLOCKS * (generation & 1)) // 8
+        flags = words[first :: FLAG_NBYTES // 8][: self._nranks]
+        return set(np.flatnonzero(flags != generation).tolist())
