@@ -28,7 +28,7 @@ from hpcoll.comm.team.resources import CommunicatorCalls, Resources
 from hpcoll.comm.team.team import IN_FLIGHT
 from hpcoll.runtime.engine import call_cache
 from hpcoll.runtime.engine.call_cache import MpiCall
-from hpcoll.runtime.engine.entry import run_cached
+from hpcoll.runtime.engine.entry import call_compiled, run_cached
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program.call_fields import MISS
 from hpcoll.runtime.program.call_fields import NATIVE as NO_CALL
@@ -262,6 +262,16 @@ class Context(CommunicatorCalls):
         seen = self.gpu.look(call_cache.whole(key)[0], arguments, stream)
         if seen is None:
             return False
+        by_kernel = self.gpu.one_shot(key, seen)
+        if by_kernel is not None:
+            status = call_compiled(*by_kernel.started(seen))
+            if status in (MISS, BUSY):
+                return False
+            if status not in (DONE, NOTED):
+                self.go_on(by_kernel.plan, by_kernel.engine, status, limit_s, arguments)
+            if status != DONE:
+                HOOKS.noted(self, True)
+            return True
         short = self.gpu.may_copy(seen)
         if not short or self.resources.config.cuda_path is not None:
             prepared = self.gpu.known(key, seen)
@@ -335,7 +345,7 @@ class Context(CommunicatorCalls):
             return
         most_nbytes = NEVER
         if "gpu" in self.__dict__:
-            self.gpu.note(key, method, arguments, asked.stream, prepared)
+            self.gpu.note(key, method, arguments, asked.stream, prepared, engine)
             if prepared.on_host is not None:  # it is found by the copies of its arrays
                 call, arguments, table, most_nbytes = (
                     prepared.on_host,

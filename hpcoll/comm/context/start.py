@@ -173,7 +173,7 @@ def _on_copies(
     if seen is None:
         return None
     turn = context.issued % IN_FLIGHT
-    if not context.gpu.may_copy(seen):
+    if not context.gpu.may_copy(seen) or context.gpu.one_shot(_in_flight(key), seen):
         prepared = context.gpu.known(_in_flight(key), seen)
         if prepared is None or prepared.call is None:
             return None
@@ -286,7 +286,7 @@ def _prepared(context: Context, asked: BeginningCall, make: Make | None = None) 
     _issued(context)
     if "gpu" in context.__dict__:
         key = method, root, asked.algorithm, asked.segment, asked.order
-        context.gpu.note(_in_flight(key), method, given, asked.stream, prepared)
+        context.gpu.note(_in_flight(key), method, given, asked.stream, prepared, engine)
     most_nbytes = engine.wait_policy.eager
     if prepared.on_host is not None:  # it is found by the copies of its arrays
         call, meant = prepared.on_host, prepared.arguments
@@ -445,8 +445,12 @@ def _made_persistent(context: Context, asked: BeginningCall, region: Region | No
         at_once = call.exported is not None  # its message context goes with it
         compared.begin_comparison(message_context, engine, at_once=at_once)
         compare = partial(compared.end_comparison, message_context.index)
-        starts = None if prepared.on_host is None else context.gpu.starts(asked, prepared, engine)
-        request._bind(context, prepared, message_context, engine, compare, asked.limit_s, starts)
+        one_shot = prepared.call is not None and prepared.call.one_shot
+        starts = (
+            context.gpu.starts(asked, prepared, engine) if one_shot or prepared.on_host is not None else None
+        )
+        captures = context.gpu.captures(asked, prepared, engine) if one_shot else None
+        request._bind(context, prepared, message_context, engine, compare, asked.limit_s, starts, captures)
     return request
 
 

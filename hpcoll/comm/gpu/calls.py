@@ -20,7 +20,15 @@ from hpcoll.comm.arguments.methods import Method
 from hpcoll.comm.gpu import staging
 from hpcoll.comm.gpu.mirror import Mirror, mirror_of
 from hpcoll.comm.gpu.one_shot import COLLECTIVES, one_shot
-from hpcoll.comm.gpu.repeated import SHORT_NBYTES, Copies, KnownCalls, SeenCall, ShortCalls, look
+from hpcoll.comm.gpu.repeated import (
+    SHORT_NBYTES,
+    Copies,
+    KnownCalls,
+    OneShotCall,
+    SeenCall,
+    ShortCalls,
+    look,
+)
 from hpcoll.comm.gpu.resources import GpuEngines, Gpus
 from hpcoll.comm.gpu.staging import Launch, Lifted
 from hpcoll.comm.planning.planner import Planner
@@ -32,6 +40,7 @@ from hpcoll.comm.team.resources import Resources
 from hpcoll.comm.team.symmetric_memory import ArrayForm
 from hpcoll.kernels import MAX_SOURCES
 from hpcoll.runtime.engine.call_cache import CallTable, Key
+from hpcoll.runtime.engine.gpu_engine import GpuEngine
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.gpu import cuda
 from hpcoll.runtime.gpu.arrays import DeviceArray, KnownArray, is_capturing, stream_of
@@ -84,6 +93,10 @@ class GpuCalls:
         """Return a call as a look at its arguments tells it; arguments and result as of `hpcoll.comm.gpu.repeated.look`."""
         return look(self._resources.caller, method, arguments, stream)
 
+    def one_shot(self, key: Key, seen: SeenCall) -> OneShotCall | None:
+        """Return a call of a form that a one-shot kernel has served before; None where there is none."""
+        return self._known.one_shot.get((key, seen.form))
+
     def known(self, key: Key, seen: SeenCall) -> Prepared | None:
         """Return a call that was prepared before, on memory that is the same still; None where there is none."""
         found = self._known.find(key, seen)
@@ -96,12 +109,18 @@ class GpuCalls:
         return prepared._replace(call=call) if call.exported == exported else None
 
     def note(
-        self, key: Key, method: str, arguments: tuple[Any, ...], stream: Any, prepared: Prepared
+        self,
+        key: Key,
+        method: str,
+        arguments: tuple[Any, ...],
+        stream: Any,
+        prepared: Prepared,
+        engine: HostEngine,
     ) -> None:
-        """Let calls like one be found by `known`, if it ran by a program for GPU memory."""
+        """Let calls like one be found by `known` or `one_shot`, if it ran by an engine for GPU memory."""
         seen = self.look(method, arguments, stream) if prepared.context_pool is self._routes else None
         if seen is not None:
-            self._known.add(key, seen, prepared)
+            self._known.add(key, seen, prepared, engine)
 
     def take_copies(self, seen: SeenCall, table: CallTable) -> Copies | None:
         """Return copies for a short call that a table may find; None where it has none. They are to be given back."""
@@ -112,13 +131,23 @@ class GpuCalls:
         self._short.give(seen, table, copies)
 
     def starts(self, asked: BeginningCall, prepared: Prepared, engine: HostEngine) -> Starts | None:
-        """Return a function that says how a persistent request is started on its host copies; None where each start describes the call."""
+        """Return a function that says how a persistent request is started, on its host copies or by its one-shot kernel.
+
+        None where each start describes the call.
+        """
         call, seen = prepared.on_host, self.look(asked.method, asked.arguments, asked.stream)
-        if call is None or call.finish is not None or not call.as_given or seen is None or not seen.is_copied:
+        if seen is None:
             return None
         form = seen.form
-        runs = {g.ENGINE: engine.address, g.SEND: call.send, g.RECV: call.recv}
-        copies = Copies(seen, prepared.arguments, runs, apart=True)
+        if isinstance(engine, GpuEngine):
+            if not _is_bare(prepared.call):
+                return None
+            copies: Copies | OneShotCall = OneShotCall(seen, engine, prepared.plan, None)
+        else:
+            if call is None or call.finish is not None or not call.as_given or not seen.is_copied:
+                return None
+            runs = {g.ENGINE: engine.address, g.SEND: call.send, g.RECV: call.recv}
+            copies = Copies(seen, prepared.arguments, runs, apart=True)
 
         def starts() -> tuple[int, ...] | None:
             """Return what compiled code takes, with the streams of now."""
@@ -126,6 +155,21 @@ class GpuCalls:
             return None if seen is None or seen.form != form else copies.started(seen)
 
         return starts
+
+    def captures(self, asked: BeginningCall, prepared: Prepared, engine: HostEngine) -> Callable[[], bool]:
+        """Return a function that puts a persistent request into the graph that its stream is captured into; it says whether one is."""
+
+        def capture() -> bool:
+            seen = self.look(asked.method, asked.arguments, asked.stream)
+            if seen is None or not isinstance(engine, GpuEngine) or not _is_bare(prepared.call):
+                return False  # the usual way says what is wrong
+            if not is_capturing(engine.gpu.driver, seen.stream):
+                return False
+            sent, received = seen.addresses
+            engine.capture(seen.stream, sent or received, received or sent)
+            return True
+
+        return capture
 
     def forget(self) -> None:
         """Forget the calls that are known."""
@@ -395,6 +439,11 @@ def _mirrored(call: Call, mirror: Mirror) -> Call:
         store()
 
     return call._replace(finish=finish, as_given=False, keep=(*call.keep, mirror), mirrored=True)
+
+
+def _is_bare(call: Call | None) -> bool:
+    """Say whether a one-shot kernel is all that a call is."""
+    return call is not None and call.one_shot and call.finish is None and not call.before
 
 
 class _OnGpu(NamedTuple):

@@ -16,11 +16,13 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.arguments.methods import FOUND_BY, METHODS, Caller
-from hpcoll.comm.plans.plan import Prepared
+from hpcoll.comm.plans.plan import Plan, Prepared
 from hpcoll.runtime.engine.call_cache import CallTable, Key
 from hpcoll.runtime.engine.entry import call_compiled
+from hpcoll.runtime.engine.gpu_engine import GpuEngine
+from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.gpu.arrays import LEGACY_STREAM, enter, stream_handle, torch_stream
-from hpcoll.runtime.gpu.cuda import driver
+from hpcoll.runtime.gpu.cuda import Driver, driver
 from hpcoll.runtime.gpu.device import gpu_of, pinned
 from hpcoll.runtime.program import copy_fields as g
 from hpcoll.runtime.program.call_fields import MANY, TYPED
@@ -158,19 +160,16 @@ class Copies:
         self.arguments, self._cuda, self._ordinal = arguments, cuda, cuda.current_ordinal() or 0
         self.nbytes = sum(seen.sizes)
         self._run: tuple[int, ...] = ()  # as `started` gives it
-        self._words = np.zeros(g.NFIELDS, np.int64)
-        self._address = self._words.ctypes.data
         in_place = seen.sent is not None and not seen.addresses[0]
         read = in_place or not METHODS[seen.method].fills
-        fields = runs | {field: cuda.address(name) for field, name in _FUNCTIONS.items()}
-        fields[g.HOME] = gpu_of(self._ordinal).stream if apart else 0
+        fields = runs | {g.HOME: gpu_of(self._ordinal).stream if apart else 0}
         sides = (g.SENT, seen.sent, 1, 0), (g.RECEIVED, seen.received, int(read), 1)
         for (side, at, fetched, stored), nbytes in zip(sides, seen.sizes, strict=True):
             if at is not None and nbytes:
                 words = arguments[at].ctypes.data, nbytes, fetched, stored
                 fields |= {side + i: word for i, word in enumerate(words)}
-        for field, value in fields.items():
-            self._words[field] = value
+        self._words = _words(cuda, fields)
+        self._address = self._words.ctypes.data
 
     def started(self, seen: SeenCall) -> tuple[int, ...]:
         """Return what `hpcoll.runtime.engine.entry.call_compiled` takes to run a call of their form."""
@@ -192,11 +191,42 @@ class Copies:
             self._cuda("cuStreamSynchronize", stream)
 
 
+class OneShotCall:
+    """The words by which compiled code runs a call by its one-shot kernel, on any arrays of its form.
+
+    Args:
+        seen: The call, or another one of its form.
+        engine: Engine that has run it.
+        plan: Its plan.
+        keep: Whatever else the form names by its identity.
+    """
+
+    def __init__(self, seen: SeenCall, engine: GpuEngine, plan: Plan, keep: object) -> None:
+        self.engine, self.plan, self._keep = engine, plan, keep
+        fields = {g.EVENT: engine.first_event, g.ENGINE: engine.address}
+        fields |= {g.SENT + g.NBYTES: seen.sizes[0], g.RECEIVED + g.NBYTES: seen.sizes[1]}
+        self._words = _words(engine.gpu.driver, fields)
+        self._address = self._words.ctypes.data
+
+    def started(self, seen: SeenCall) -> tuple[int, ...]:
+        """Return what `hpcoll.runtime.engine.entry.call_compiled` takes to run a call of the form."""
+        return COPIED, self._address, *seen.addresses, seen.stream
+
+
+def _words(cuda: Driver, fields: dict[int, int]) -> np.ndarray:
+    """Return words of `hpcoll.runtime.program.copy_fields`."""
+    words = np.zeros(g.NFIELDS, np.int64)
+    for field, value in (fields | {field: cuda.address(name) for field, name in _FUNCTIONS.items()}).items():
+        words[field] = value
+    return words
+
+
 _FUNCTIONS = {
     g.IS_CAPTURING: "cuStreamIsCapturing",
     g.ADDRESS_RANGE: "cuMemGetAddressRange_v2",
     g.COPY_ASYNC: "cuMemcpyAsync",
     g.SYNCHRONIZE: "cuStreamSynchronize",
+    g.RECORD_EVENT: "cuEventRecord",
 }
 
 
@@ -246,14 +276,15 @@ class KnownCalls:
 
     def __init__(self) -> None:
         self._calls: dict[Hashable, tuple[Prepared, tuple[bool, bool] | None, object]] = {}
+        self.one_shot: dict[Hashable, OneShotCall] = {}  # by key and form
 
     def find(self, key: Key, seen: SeenCall) -> tuple[Prepared, tuple[bool, bool] | None] | None:
         """Return a call that is known, not launched yet, and what of its memory peers could map; None where there is none."""
         known = self._calls.get((key, seen.known_by))
         return None if known is None else known[:2]
 
-    def add(self, key: Key, seen: SeenCall, prepared: Prepared) -> None:
-        """Let a call be found, if nothing of how it was described is this one's alone. No array is kept."""
+    def add(self, key: Key, seen: SeenCall, prepared: Prepared, engine: HostEngine) -> None:
+        """Let a call that an engine has run be found, if nothing of how it was described is this one's alone. No array is kept."""
         call, launched = prepared.described, prepared.call
         if (
             call is None
@@ -263,12 +294,14 @@ class KnownCalls:
             or not prepared.plan.kept
         ):
             return
-        if len(self._calls) >= _MOST_KNOWN:
+        if max(len(self._calls), len(self.one_shot)) >= _MOST_KNOWN:
             self.forget()
         rest = [one[1:] if type(one) in (list, tuple) else one for one in seen.arguments]
         others = [
             one for one, form in zip(rest, seen.form, strict=True) if type(form) is not tuple or form[2]
         ]
+        if call.one_shot and isinstance(engine, GpuEngine):
+            self.one_shot[key, seen.form] = OneShotCall(seen, engine, prepared.plan, _held(others))
         self._calls[key, seen.known_by] = (
             prepared._replace(call=None, arguments=(), describe=_anew, described=call._replace(keep=())),
             launched.exported,
@@ -278,6 +311,7 @@ class KnownCalls:
     def forget(self) -> None:
         """Forget all calls."""
         self._calls.clear()
+        self.one_shot.clear()
 
 
 def _held(item: Any) -> Any:

@@ -45,6 +45,7 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
 
     Startall = classmethod(start_all)
     _eager: Start | None = None
+    _captures: Callable[[], bool] | None = None
     _starts: Starts | None = None  # says how it is started on copies of its arrays
     _completed: MPI.Grequest | None = None  # the stand-in
     _stale = True  # there is none, or the MPI library has freed it
@@ -61,10 +62,12 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
         compare: Callable[[], None],
         limit_s: float | None,
         starts: Starts | None,
+        captures: Callable[[], bool] | None,
     ) -> None:
         """Set up; ``compare`` raises where not all ranks have made the same request.
 
-        At each start a call of which a copy is sent is described anew, unless ``starts`` says how it is made.
+        At each start a call of which a copy is sent is described anew, unless ``starts`` says how it is made. Where ``captures`` has put it
+        into a graph, it is not started.
         """
         call, plan, _, describe, pool, *_ = prepared
         assert call is not None
@@ -80,7 +83,7 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
         address = MPI._addressof(self)
         nbytes = MPI._sizeof(MPI.Request)
         self._cell = memoryview(MPI.buffer.fromaddress(address, nbytes)).cast("Q" if nbytes == 8 else "I")  # type: ignore[arg-type]
-        self._starts = starts
+        self._starts, self._captures = starts, captures
         given = call.as_given and call.finish is None
         self._is_eager = is_eager(call, engine) and (given or starts is not None)
         context.persistent[message_context.index] = self
@@ -125,6 +128,9 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
     def Start(self) -> None:
         """Begin; the buffers belong to the collective until `Wait` or `Test` says that it is done.
 
+        Where the stream of its GPU arrays is captured into a CUDA graph, a collective by one kernel of each rank
+        (``HPCOLL_CUDA_PATH=device``) becomes part of the graph, and does not begin. All ranks then launch their graphs alike.
+
         Raises:
             ArgumentError: it runs already, was freed, or its communicator was.
             MismatchError, PeerFailed, CollectiveTimeout: ranks have not made the same request, which the first start sees.
@@ -141,6 +147,8 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
             raise ArgumentError(f"rank {self._context.rank}: {self._title} was freed")
         self._refuse_started()
         with self._context.failure_scope(self._title):
+            if status is None and self._captures is not None and self._captures():
+                return
             call = (self._describe() if self._describe and status is None else None) or self._call
             if call.start is not None:
                 call.start(self._engine)

@@ -68,7 +68,8 @@ def let_mpi_move() -> None:
 
 def is_eager(call: Call, engine: HostEngine) -> bool:
     """Say whether whoever starts a call makes its first turns, perhaps all of them."""
-    return call.exported is None and call.start is None and call.nbytes <= engine.wait_policy.eager
+    given = call.exported is None and call.start is None
+    return (given or call.one_shot) and call.nbytes <= engine.wait_policy.eager
 
 
 def warn_of_dropped(what: str) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 
 from hpcoll.base.errors import DeviceError, HpcollError
 from hpcoll.kernels import MAX_DESTINATIONS, MAX_SOURCES
+from hpcoll.kernels.one_shot_layout import NPARAMETERS
 from hpcoll.runtime.engine.entry import advance_address
 from hpcoll.runtime.engine.host_engine import Binding, HostEngine
 from hpcoll.runtime.engine.wait_policy import WaitPolicy
@@ -19,13 +20,15 @@ from hpcoll.runtime.transports.mpi import Library
 
 # destinations and their number, sources and their number, count
 _NPARAMETERS = MAX_DESTINATIONS + MAX_SOURCES + 3
+_WORD = (1 << 63) - 1
 _LONGER = 40  # how much a pass that asks the driver for an event takes, in passes that look at memory: a microsecond or so; not measured
 
 
 def asking_the_driver(wait_policy: WaitPolicy) -> WaitPolicy:
     """Return the wait policy where passes ask the driver for events: a rank keeps its core for about as long, in fewer passes."""
     return wait_policy._replace(
-        stays=max(wait_policy.stays // _LONGER, min(wait_policy.spins, wait_policy.stays))
+        stays=max(wait_policy.stays // _LONGER, min(wait_policy.spins, wait_policy.stays)),
+        lingers=max(1, wait_policy.lingers // _LONGER),
     )
 
 
@@ -101,6 +104,21 @@ class GpuEngine(HostEngine):
         self._values[0], self._values[3 : 3 + len(values)] = channel.address, values
         self._table[f.FUNCTION], self._table[f.STOP] = function, channel.stop.ctypes.data
 
+    @property
+    def first_event(self) -> int:
+        """The handle of the event that is recorded behind the caller's earlier work."""
+        return int(self._events[0])
+
+    def capture(self, stream: int, source: int, target: int) -> None:
+        """Put the one-shot kernel on a stream that is captured into a graph."""
+        assert self._channel is not None
+        signature, counts = self.signed
+        check = (signature ^ counts * f.SPREAD) & _WORD  # of this call alone, in every launch of the graph
+        values = [self._channel.address, source, target, *self._values[3 : NPARAMETERS - 1].tolist(), check]
+        grid = int(self.program.rows[0, f.GRID])
+        with self.gpu.entered():
+            self.gpu.launch(int(self._table[f.FUNCTION]), values, grid, kernels().BLOCK, stream)
+
     def unmet(self) -> set[int]:
         """Return the ranks that the one-shot kernel waits for."""
         return set() if self._channel is None else self._channel.missing()
@@ -113,7 +131,7 @@ class GpuEngine(HostEngine):
 
     def after(self, stream: int) -> None:
         """Let the next run start when the work that is on a stream of the current context by now has ended."""
-        self.gpu.driver("cuEventRecord", int(self._events[0]), stream)
+        self.gpu.driver("cuEventRecord", self.first_event, stream)
 
     def fresh(self, nbytes: int) -> Temporary:
         """Return new GPU memory for `bind_scratch`."""

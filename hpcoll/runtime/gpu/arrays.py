@@ -231,7 +231,8 @@ def stream_of(array: DeviceArray, stream: Any, rank: int) -> int:
     cuda = driver()
     if cuda is not None and is_capturing(cuda, handle):
         raise ArgumentError(
-            f"rank {rank}: stream {handle:#x} is being captured into a CUDA graph, which cannot hold a collective"
+            f"rank {rank}: stream {handle:#x} is being captured into a CUDA graph, which can hold no collective but "
+            "a persistent one by one kernel of each rank (HPCOLL_CUDA_PATH=device)"
         )
     return handle
 

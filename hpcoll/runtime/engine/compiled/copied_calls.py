@@ -1,9 +1,10 @@
-"""Compiled: a call on GPU arrays that takes the short way, in one crossing: to page-locked memory, the host's call, and back."""
+"""Compiled: a short call on GPU arrays, in one crossing: to page-locked memory, the host's call, and back; or by a one-shot kernel."""
 
 from numba import njit
 
 from hpcoll.runtime.engine.compiled import progress
 from hpcoll.runtime.engine.compiled.call_lookup import run_cached
+from hpcoll.runtime.engine.compiled.checks import wants_look
 from hpcoll.runtime.engine.compiled.ffi import (
     INT,
     LONG,
@@ -13,6 +14,7 @@ from hpcoll.runtime.engine.compiled.ffi import (
     release_gil,
     take_gil,
 )
+from hpcoll.runtime.engine.compiled.interpreter import run
 from hpcoll.runtime.program import call_fields as c
 from hpcoll.runtime.program import copy_fields as g
 from hpcoll.runtime.program import fields as f
@@ -20,6 +22,7 @@ from hpcoll.runtime.program import fields as f
 _is_capturing = c_function(INT, LONG, LONG)  # stream, answer
 _range = c_function(INT, LONG, LONG, LONG)  # start and bytes of the allocation, address
 _copy = c_function(INT, LONG, LONG, LONG, LONG)  # destination, source, bytes, stream
+_record = c_function(INT, LONG, LONG)  # event, stream
 
 
 @njit(nogil=True)
@@ -32,7 +35,9 @@ def run_copied(address, sent, received, stream):  # type: ignore[no-untyped-def]
     words, status = pointer(address), c.MISS
     thread = release_gil(())
     fetched = _fetch(address, sent, received, stream)
-    if fetched and words[g.ENGINE]:
+    if fetched and words[g.EVENT]:
+        status = _run_one_shot(words[g.ENGINE], sent if sent else received, received if received else sent)
+    elif fetched and words[g.ENGINE]:
         status = progress.start(words[g.ENGINE], words[g.SEND], words[g.RECV])
     take_gil((thread,))
     if fetched and not words[g.ENGINE]:
@@ -43,6 +48,16 @@ def run_copied(address, sent, received, stream):  # type: ignore[no-untyped-def]
         take_gil((thread,))
         return status if stored else g.NOT_STORED
     return status
+
+
+@njit(nogil=True)
+def _run_one_shot(engine, source, target):  # type: ignore[no-untyped-def]
+    """Run an engine; of a persistent request as that is started."""
+    state = pointer(engine)
+    if state[f.CELL]:
+        return progress.start(engine, source, target)
+    status = run(engine, source, target, f.AS_BEFORE)
+    return f.NOTED if status == f.DONE and wants_look(state) else status
 
 
 @njit(nogil=True)
@@ -65,6 +80,8 @@ def _fetch(address, sent, received, stream):  # type: ignore[no-untyped-def]
             copy = words[side + g.HOST], at, words[side + g.NBYTES], stream
             if _copy(words[g.COPY_ASYNC], copy) != 0:
                 return False
+    if words[g.EVENT]:
+        return _record(words[g.RECORD_EVENT], (words[g.EVENT], stream)) == 0
     return call_with_address(words[g.SYNCHRONIZE], (stream,)) == 0
 
 
