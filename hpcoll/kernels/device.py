@@ -88,7 +88,7 @@ def fold(op: ReduceOp, dtype: np.dtype, cc: Capability) -> Kernel:
         KernelError: the operator's function does not compile for this type, or the compiler knows no such old GPU.
     """
     if op.function is None:
-        op = SUM if op.average or op.premultiplier is not None else op
+        op = _plain(op)
         name = f"fold_{op.name}_{dtype.name}"
     else:
         name = f"fold_{re.sub(r'[^A-Za-z0-9]', '_', op.name)}_{next(_user_numbers)}_{dtype.name}"
@@ -125,7 +125,13 @@ def one_shot(op: ReduceOp | None, dtype: np.dtype | None, cc: Capability) -> Ker
     """
     if op is None or dtype is None:
         return _kernel("oneshot", lambda: bodies.one_shot(None), cc)
-    return _kernel(f"oneshot_{op.name}_{dtype.name}", lambda: bodies.one_shot((number(dtype), op)), cc)
+    name = f"oneshot_{_plain(op).name}_{dtype.name}"
+    return _kernel(name, lambda: bodies.one_shot((number(dtype), _plain(op))), cc)
+
+
+def _plain(op: ReduceOp) -> ReduceOp:
+    """Return an operator without factors, which other kernels apply."""
+    return SUM if op.average or op.premultiplier is not None else op
 
 
 def _kernel(name: str, body: Callable[[], tuple[Any, Any]], cc: Capability, *, keep: bool = True) -> Kernel:

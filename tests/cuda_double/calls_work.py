@@ -109,7 +109,13 @@ class WorkCalls(Calls):
             f"{entry} of GPU {ordinal} on {stream.name} of GPU {stream.ordinal}",
         )
         values = kernels.operands(entry, parameters, declared)
-        launch = kernels.launch(entry, shape[0], values, self.memory)
+        if stream.capturing:
+            stream.graph.append(lambda: self._launch(entry, ordinal, stream, shape[0], values))
+        else:
+            self._launch(entry, ordinal, stream, shape[0], values)
+
+    def _launch(self, entry: str, ordinal: int, stream: Stream, grid: int, values: list[int]) -> None:
+        launch = kernels.launch(entry, grid, values, self.memory)
         for lo, hi in (*launch.reads, *launch.writes):
             if hi > lo:
                 self.memory.check_reach(lo, hi - lo, ordinal)

@@ -112,8 +112,17 @@ class Double:
         return self.streams.create(ordinal, blocking)
 
     def capture(self, stream: int, capturing: bool = True) -> None:
-        """Begin or end capturing a stream; no work can be queued on it meanwhile."""
-        self.streams.get(stream, self.current() or 0).capturing = capturing
+        """Begin or end capturing a stream; of work that is queued on it meanwhile, a graph takes launches alone."""
+        one = self.streams.get(stream, self.current() or 0)
+        one.capturing = capturing
+        if capturing:
+            one.graph.clear()
+
+    def replay(self, stream: int) -> None:
+        """Launch the graph that was captured last on a stream, there."""
+        with self.lock:
+            for launch in self.streams.get(stream, self.current() or 0).graph:
+                launch()
 
     def later(self, stream: int, address: int, values: np.ndarray, ordinal: int = 0) -> None:
         """Queue work of the caller's that stores an array's bytes."""

@@ -69,6 +69,7 @@ class Stream:
     blocking: bool
     last: Operation | None = None
     capturing: bool = False
+    graph: list[Callable[[], None]] = field(default_factory=list)  # launches that were captured
 
 
 @dataclass(eq=False)

@@ -27,7 +27,7 @@ class LedgerRow(NamedTuple):
         element: Element type of the caller's buffers: a NumPy name, or the name of a derived datatype; empty for a barrier.
         why: Reason for which the MPI library served the calls, or ``order='rank'``; else empty.
         ways: Routes of messages to and from this rank's peers, joined by ``+``: ``shm`` (shared memory), ``mpi`` (MPI messages), for GPU
-            arrays ``ipc``, ``staged`` and ``direct`` as in ``HPCOLL_CUDA_PATH``, ``host`` where they went through host memory.
+            arrays ``ipc``, ``staged``, ``direct`` and ``device`` as in ``HPCOLL_CUDA_PATH``, ``host`` where they went through host memory.
         timed: Number of calls that have a time; those in flight have none that end as they begin, or that the MPI library serves. The
             table has this column where it is less than ``calls`` somewhere.
     """
