@@ -27,7 +27,7 @@ from hpcoll.runtime.gpu.device import pinned
 WORLD = MPI.COMM_WORLD
 P, RANK = WORLD.size, WORLD.rank
 PATH = "HPCOLL_CUDA_PATH"
-WAYS = {"picked": None, "IPC": "ipc", "page-locked": "staged", "by the host": "host"}
+WAYS = {"picked": None, "IPC": "ipc", "page-locked": "staged", "by the host": "host", "one kernel": "device"}
 LIBRARY = "library"
 FORMS_NBYTES = 1 << 20  # longest message that is timed in all forms
 TURN_S, LEAST, MOST = 0.05, 3, 25  # seconds that a way is timed, and how often

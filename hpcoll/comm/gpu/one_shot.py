@@ -32,7 +32,7 @@ COLLECTIVES = frozenset(_PARTS)
 
 
 class OneShot(NamedTuple):
-    """How a kernel does a call.
+    """The parameters by which a kernel does a call.
 
     Attributes:
         values: Parameters of the kernel: nbytes, chunk, npieces, first, nsources, part.
