@@ -115,7 +115,7 @@ class WorkCalls(Calls):
             self._launch(entry, ordinal, stream, shape[0], values)
 
     def _launch(self, entry: str, ordinal: int, stream: Stream, grid: int, values: list[int]) -> None:
-        launch = kernels.launch(entry, grid, values, self.memory)
+        launch = kernels.launch(entry, values, self.memory, grid)
         for lo, hi in (*launch.reads, *launch.writes):
             if hi > lo:
                 self.memory.check_reach(lo, hi - lo, ordinal)

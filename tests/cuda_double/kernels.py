@@ -93,13 +93,13 @@ def nparams(entry: str) -> int | None:
     return counts.get(entry.split("_")[0])
 
 
-def launch(entry: str, grid: int, values: list[int], memory: Memory) -> Launch:
+def launch(entry: str, values: list[int], memory: Memory, grid: int) -> Launch:
     """A kernel by name with so many blocks, its operands as 8-byte words."""
     kind, *rest = entry.split("_")
     if kind == "fold":
         return _fold(_combine(entry), dtype_of(rest[-1]), values, memory)
     if kind == "oneshot":
-        return _one_shot(rest, grid, values, memory)
+        return _one_shot(rest, values, memory, grid)
     if kind == "scale":
         return _scale(dtype_of(rest[0]), dtype_of(rest[1]), values, memory)
     return _move(int(rest[0]), values, memory)
@@ -219,7 +219,7 @@ def _move(item: int, values: list[int], memory: Memory) -> Launch:
     return Launch(run, (*whole, told), runs) if unpacks else Launch(run, (*runs, told), whole)
 
 
-def _one_shot(rest: list[str], grid: int, values: list[int], memory: Memory) -> Launch:
+def _one_shot(rest: list[str], values: list[int], memory: Memory, grid: int) -> Launch:
     """Blocks do one after the other what they do at once: all write, all tell, each waits until all others have told it, all read."""
     table, sent, received, nbytes, chunk, npieces, first, nsources, part, check = values
     rank, nranks, stop_at = memory.view(table, 24).view(np.int64).tolist()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda_double import installed
 from gpu_cases import forced
 from mpi4py import MPI
 
@@ -156,10 +157,15 @@ def test_what_a_graph_cannot_hold(double: Any, comm: hpcoll.Communicator) -> Non
     double.capture(stream, False)
 
 
-@pytest.mark.double(mps=False)
-def test_a_shared_gpu_needs_mps(double: Any) -> None:
-    comm = communicator()
-    with pytest.raises(
-        hpcoll.ArgumentError, match="HPCOLL_CUDA_PATH is device, but ranks share a GPU without MPS"
-    ):
-        comm.Bcast(double.Array(3, FLOAT))
+def test_who_may_wait_in_a_kernel() -> None:
+    """Ranks that share a GPU by MPS, or have one each."""
+    with installed(WORLD.size, mps=False) as double:
+        double.make_current(WORLD.rank)
+        comm = communicator()
+        received = double.Array(3, FLOAT, ordinal=WORLD.rank).fill(WORLD.rank)
+        comm.Allreduce(MPI.IN_PLACE, received)
+        assert (received.get() == total(comm, 0)).all()
+        comm.Free()
+        double.make_current(0)
+        with pytest.raises(hpcoll.ArgumentError, match="ranks share a GPU without MPS"):
+            communicator().Bcast(double.Array(3, FLOAT))
