@@ -212,7 +212,17 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
         if self._release is not None:
             self._release()
         # these have memory that the ranks of the node share
-        for name in ("_plan", "_engine", "_message_context", "_call", "_describe", "_compare"):
+        parts = (
+            "_plan",
+            "_engine",
+            "_message_context",
+            "_call",
+            "_describe",
+            "_compare",
+            "_starts",
+            "_captures",
+        )
+        for name in parts:
             self.__dict__.pop(name, None)
 
     def close(self) -> None:
