@@ -291,9 +291,8 @@ class Machine:
             registers[operands[0]] = parameters[int(found[1])]
             return
         kind, width = words[-1], int(words[-1][1:]) // 8
-        base, offset = re.fullmatch(r"\[(%\w+)(?:\+(-?\d+))?\]", place).groups()  # type: ignore[union-attr]
         names = re.findall(r"%\w+", next(one for one in operands if one is not place))
-        address = (registers[base] + int(offset or 0)) & _MASK[64]
+        address = self.address(place, registers)
         assert address % (width * len(names)) == 0, f"{'.'.join(words)} at {address:#x} is not aligned"
         self.vector_loads += words[0] == "ld" and len(names) > 1
         for index, register in enumerate(names):
@@ -306,3 +305,8 @@ class Machine:
                     int(registers[register] & _MASK[8 * width]).to_bytes(width, "little"),
                     width,
                 )
+
+    def address(self, place: str, registers: Registers) -> int:
+        """Return the address that an operand like ``[%rd1+8]`` is."""
+        base, offset = re.fullmatch(r"\[(%\w+)(?:\+(-?\d+))?\]", place).groups()  # type: ignore[union-attr]
+        return int(registers[base] + int(offset or 0)) & _MASK[64]
