@@ -180,10 +180,12 @@ class Machine:
         return stops.pop()
 
     def _where(self, blocks: list[list[_Thread]]) -> str:
-        waiting = [one for threads in blocks for one in threads if self.code[one.at][0] != _END]
-        return ", ".join(
-            f"thread {one.registers['%tid.x']} of block {one.registers['%ctaid.x']} waits at instruction {one.at}, {self.code[one.at][0]}"
-            for one in waiting
+        waiting: dict[tuple[int, int], list[int]] = {}
+        for one in (one for threads in blocks for one in threads if self.code[one.at][0] != _END):
+            waiting.setdefault((one.registers["%ctaid.x"], one.at), []).append(one.registers["%tid.x"])
+        return "; ".join(
+            f"threads {tids} of block {block} wait at instruction {at}, {self.code[at][0]}"
+            for (block, at), tids in waiting.items()
         )
 
     def _run(self, thread: _Thread, parameters: list[int]) -> None:

@@ -1,5 +1,6 @@
 """One-shot kernels without a GPU: what their compiled text computes, where each rank is a process and areas are memory that all map."""
 
+import platform
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,9 @@ from hpcoll.kernels import MAX_SOURCES, WIDE_NBYTES, device
 from hpcoll.kernels import one_shot_layout as layout
 from hpcoll.kernels.one_shot_layout import READS, WRITES
 
+pytestmark = pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="a machine's stores keep their order on x86-64 only"
+)
 CC = (9, 0)
 ROOT = 1
 GUARD = 32  # bytes behind what is received
@@ -137,9 +141,8 @@ def check(pool: ProcessPoolExecutor, folder: Path, nranks: int, calls: Sequence[
     playing = start(pool, folder, list(zip(*(launches for launches, _ in made), strict=True)), nranks)
     for rank, received in enumerate([one.result() for one in playing]):
         for number, (call, (_, wanted), room) in enumerate(zip(calls, made, received, strict=True)):
-            assert room is None or room.tobytes() == wanted[rank].tobytes(), (
-                f"rank {rank}, call {number}: {call}"
-            )
+            wrong = [] if room is None else np.flatnonzero(room != wanted[rank]).tolist()
+            assert not wrong, f"rank {rank}, call {number}, {call}: bytes {wrong}"
         assert words(folder / f"stop{rank}")[0] == 0
         area = words(folder / f"area{rank}")
         blocks = [sum(block < call.nblocks for call in calls) for block in range(layout.MOST_BLOCKS)]
@@ -237,14 +240,18 @@ def test_who_waits_in_vain_is_told(tmp_path: Path) -> None:
     launches, _ = ALL.launches(2, 0)
     with pytest.raises(Stuck, match=r"^nothing has moved for 0\.3 s: ") as found:
         play(tmp_path, 0, 2, launches[:1], patience=0.3)
-    waits = re.findall(r"thread (\d) of block (\d) waits at instruction \d+, ([\w.]+)", str(found.value))
-    kinds = {"0": "bar.sync", "1": "ld.acquire.sys.global.u64"}  # the flags of two ranks
-    assert waits == [(str(t), str(b), kinds.get(str(t), "bar.sync")) for b in (0, 1) for t in range(NTHREADS)]
+    waits = re.findall(r"threads (\[.*?\]) of block (\d) wait at instruction \d+, ([\w.]+)", str(found.value))
+    assert waits == [
+        (str(threads), str(block), code)
+        for block in range(2)
+        for threads, code in (
+            ([0, *range(2, NTHREADS)], "bar.sync"),
+            ([1], "ld.acquire.sys.global.u64"),  # the other rank's flag
+        )
+    ]
 
 
 def test_threads_that_end_before_a_barrier_are_told() -> None:
     text = "{ mov.u32 %r1, %tid.x; setp.eq.s32 %p1, %r1, 1; @%p1 bra $L; bar.sync 0;\n$L:\n ret; }"
-    with pytest.raises(
-        Stuck, match=r"thread 0 of block 0 waits at instruction 3, bar\.sync, thread 2 of block 0"
-    ):
+    with pytest.raises(Stuck, match=r": threads \[0, 2\] of block 0 wait at instruction 3, bar\.sync$"):
         Machine(text).launch(1, 3, [])
