@@ -188,11 +188,8 @@ class Model:
                     raise Broken(f"a {op.what} is read that is not of this call")
                 yield done._replace(early=_changed(rank.early, i, None))
             ahead = ops[pc + 1] if pc + 1 < len(ops) else BARRIER
-            if (
-                self.breaks == "a plain load of the flag"
-                and early is None
-                and ahead.what in ("slot", "check")
-            ):
+            may_load = ahead.code == "ld" and ahead.what != "flag" and early is None
+            if may_load and self.breaks == "a plain load of the flag":
                 yield rank._replace(early=_changed(rank.early, i, memory[ahead.address]))
 
     def check_end(self, state: State) -> None:
