@@ -57,7 +57,7 @@ SHORT, CI = "not full and not ci", "not full"
 # commands that take seconds, of jobs and hosts beyond a choice.
 LATER = {
     "unit": "bench_plot budget children cuda_double* digits docs_commands doctor* exact_kernels fuzz gpu_check "
-    "kernels_device msccl_bad_input mscclpp_json predict reference_* ring_model second_user synthesize "
+    "kernels_device msccl_bad_input mscclpp_json one_shot_* predict reference_* ring_model second_user synthesize "
     "verify_mutations",
     "mpi": "bench* buffer_specs_gpu checkpoint_jobs children doctor early_exit endurance file_programs gpu_[!c]* in_flight_* inspect_live "
     "interrupted* jobs local_failures many_ranks messages_gpu* metrics own_algorithms_jobs parallel_patterns parameter_server_errors "

@@ -1,11 +1,14 @@
-"""A machine that runs the PTX text of a kernel on host memory, one thread after another: what the compiler made, not what was meant.
+"""A machine that runs the PTX text of a kernel on host memory: what the compiler made, not what was meant.
 
-It knows the instructions that hpcoll's kernels are made of and raises KeyError on any other.
+It knows the instructions that hpcoll's kernels are made of and raises KeyError on any other. Threads take turns. One runs until it ends,
+comes to a barrier, or has loaded a word with ``ld.acquire``, which somebody else may store: another process, too, where the host's own
+stores keep their order, as those of x86-64 do.
 """
 
 import ctypes
 import operator
 import re
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +18,8 @@ Registers = dict[str, Any]
 
 _JUNK = 0x5A5A5A5A5A5A5A5A
 _MASK = {bits: (1 << bits) - 1 for bits in (8, 16, 32, 64)}
+_END, _BARRIER, _ACQUIRE = "ret", "bar.sync", "ld.acquire.sys.global.u64"
+_STOPS = frozenset({_END, _BARRIER, _ACQUIRE})  # where a turn ends
 
 
 def _decode(bits: int, kind: str) -> Any:
@@ -91,6 +96,19 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+class Stuck(Exception):
+    """Threads that wait, and for nothing that will come."""
+
+
+class _Thread:
+    """Where a thread is: the instruction that comes next, and its registers."""
+
+    __slots__ = ("at", "registers")
+
+    def __init__(self, registers: Registers) -> None:
+        self.at, self.registers = 0, registers
+
+
 class Machine:
     """A kernel's text, ready to run.
 
@@ -115,24 +133,79 @@ class Machine:
             operands = re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+", found[3])
             self.code.append((found[2], operands, found[1] or ""))
 
-    def launch(self, grid: int, block: int, arguments: Sequence[int | float]) -> None:
-        """Run all threads; integers are addresses and counts, floats are float64."""
-        bits = [_encode(one, "f64" if isinstance(one, float) else "s64") for one in arguments]
-        for ctaid in range(grid):
-            for tid in range(block):
-                self._run(bits, {"%ctaid.x": ctaid, "%tid.x": tid, "%ntid.x": block, "%nctaid.x": grid})
+    def launch(self, grid: int, block: int, arguments: Sequence[int | float], patience: float = 30.0) -> None:
+        """Run all threads of all blocks at once.
 
-    def _run(self, parameters: list[int], registers: Registers) -> None:
-        at = 0
-        while self.code[at][0] != "ret":
-            opcode, operands, guard = self.code[at]
+        Args:
+            grid: Number of blocks.
+            block: Threads of each.
+            arguments: Integers are addresses and counts, floats are float64.
+            patience: Seconds after which what waits for others is given up, if no block has passed a barrier or ended.
+
+        Raises:
+            Stuck: says which threads wait where.
+        """
+        bits = [_encode(one, "f64" if isinstance(one, float) else "s64") for one in arguments]
+        blocks = [
+            [
+                _Thread({"%ctaid.x": ctaid, "%tid.x": tid, "%ntid.x": block, "%nctaid.x": grid})
+                for tid in range(block)
+            ]
+            for ctaid in range(grid)
+        ]
+        moved = time.monotonic()
+        while blocks:
+            stops = [self._turn(threads, bits) for threads in blocks]
+            blocks = [threads for threads, stop in zip(blocks, stops, strict=True) if stop != _END]
+            if any(stop != _ACQUIRE for stop in stops):
+                moved = time.monotonic()
+            elif time.monotonic() - moved > patience:
+                raise Stuck(f"nothing has moved for {patience} s: {self._where(blocks)}")
+            else:
+                time.sleep(1e-4)
+
+    def _turn(self, threads: list[_Thread], parameters: list[int]) -> str:
+        """Give a turn to each thread that is not at a barrier; let all pass it if all are there. Returns what the block has come to."""
+        for thread in threads:
+            if self.code[thread.at][0] not in (_END, _BARRIER):
+                self._run(thread, parameters)
+        stops = {self.code[thread.at][0] for thread in threads}
+        if _ACQUIRE in stops:
+            return _ACQUIRE
+        if len(stops) > 1:
+            raise Stuck(f"some threads of a block have ended: {self._where([threads])}")
+        if _BARRIER in stops:
+            for thread in threads:
+                thread.at += 1
+        return stops.pop()
+
+    def _where(self, blocks: list[list[_Thread]]) -> str:
+        waiting: dict[tuple[int, int], list[int]] = {}
+        for one in (one for threads in blocks for one in threads if self.code[one.at][0] != _END):
+            waiting.setdefault((one.registers["%ctaid.x"], one.at), []).append(one.registers["%tid.x"])
+        return "; ".join(
+            f"threads {tids} of block {block} wait at instruction {at}, {self.code[at][0]}"
+            for (block, at), tids in waiting.items()
+        )
+
+    def _run(self, thread: _Thread, parameters: list[int]) -> None:
+        """Do what a thread waited to load, and all up to the next stop."""
+        at, registers = thread.at, thread.registers
+        if self.code[at][0] == _ACQUIRE:
+            self._memory(_ACQUIRE.split("."), self.code[at][1], registers, parameters)
             at += 1
+        while True:
+            opcode, operands, guard = self.code[at]
             if guard and bool(registers[guard.lstrip("!")]) == guard.startswith("!"):
-                continue
-            if opcode.startswith("bra"):
+                at += 1
+            elif opcode in _STOPS:
+                break
+            elif opcode.startswith("bra"):
                 at = self.labels[operands[0]]
             else:
+                at += 1
                 self._step(opcode.split("."), operands, registers, parameters)
+        thread.at = at
 
     def _step(
         self, words: list[str], operands: list[str], registers: Registers, parameters: list[int]
@@ -220,9 +293,8 @@ class Machine:
             registers[operands[0]] = parameters[int(found[1])]
             return
         kind, width = words[-1], int(words[-1][1:]) // 8
-        base, offset = re.fullmatch(r"\[(%\w+)(?:\+(-?\d+))?\]", place).groups()  # type: ignore[union-attr]
         names = re.findall(r"%\w+", next(one for one in operands if one is not place))
-        address = (registers[base] + int(offset or 0)) & _MASK[64]
+        address = self.address(place, registers)
         assert address % (width * len(names)) == 0, f"{'.'.join(words)} at {address:#x} is not aligned"
         self.vector_loads += words[0] == "ld" and len(names) > 1
         for index, register in enumerate(names):
@@ -235,3 +307,8 @@ class Machine:
                     int(registers[register] & _MASK[8 * width]).to_bytes(width, "little"),
                     width,
                 )
+
+    def address(self, place: str, registers: Registers) -> int:
+        """Return the address that an operand like ``[%rd1+8]`` is."""
+        base, offset = re.fullmatch(r"\[(%\w+)(?:\+(-?\d+))?\]", place).groups()  # type: ignore[union-attr]
+        return int(registers[base] + int(offset or 0)) & _MASK[64]

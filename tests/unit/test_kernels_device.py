@@ -24,6 +24,7 @@ from hpcoll.base.files import OwnedFolder
 from hpcoll.base.ops import BUILTIN, reduce_op
 from hpcoll.kernels import MAX_DESTINATIONS, device
 from hpcoll.kernels.device import Capability, Kernel
+from hpcoll.kernels.one_shot_layout import NPARAMETERS
 
 CCS = [(8, 0), (9, 0), (10, 0)]
 pytestmark = pytest.mark.timeout(600)  # compiles some hundred kernels
@@ -61,7 +62,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 
 def forget() -> None:
-    for function in (device.fold, device.scale, device.move):
+    for function in (device.fold, device.scale, device.move, device.one_shot):
         function.cache_clear()
 
 
@@ -152,6 +153,16 @@ def test_move(cc: Capability, cases: KernelCases) -> None:
         bits = str(8 * min(itemsize, 8))
         assert set(moves) == {("ld", "64"), ("ld", bits), ("st", bits)}, "pieces, and items as they are"
     cases.strided()
+
+
+@every_cc
+def test_one_shots(cc: Capability) -> None:
+    """What they compute is in test_one_shot_kernel.py."""
+    check(device.one_shot(None, None, cc), cc, NPARAMETERS)
+    for dtype in (BFLOAT16, COMPLEX[1]):
+        kernel = device.one_shot(ops.SUM, dtype, cc)
+        assert kernel.name == f"oneshot_sum_{dtype.name}"
+        check(kernel, cc, NPARAMETERS)
 
 
 @every_cc
