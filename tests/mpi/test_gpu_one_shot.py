@@ -114,32 +114,41 @@ def test_a_rank_that_does_not_come_is_named(double: Any) -> None:
 
 
 def test_part_of_a_graph(double: Any, comm: hpcoll.Communicator) -> None:
-    """A graph is launched again and again, with starts between."""
+    """A graph is launched again and again, with starts between; what is in place is sent from its place."""
     stream = double.stream()
     sent, received = pair(double, comm, 3000)
-    request = comm.Allreduce_init(sent, received, stream=stream)
+    gathered = double.Array((comm.size, 5), FLOAT)
+    requests = [
+        comm.Allreduce_init(sent, received, stream=stream),
+        comm.Allgather_init(MPI.IN_PLACE, gathered, stream=stream),
+    ]
 
     def check(turn: int, run: Any) -> None:
         sent.fill(comm.rank + turn)
         received.fill(-1)
+        gathered.fill(comm.rank + turn)
         run()
         double.finish(stream)
         assert (received.get() == total(comm, turn)).all(), turn
+        assert (gathered.get() == np.arange(comm.size)[:, None] + turn).all(), turn
 
     def started() -> None:
-        request.Start()
-        request.Wait()
+        MPI.Prequest.Startall(requests)
+        MPI.Request.Waitall(requests)
 
     check(0, started)
     double.capture(stream)
-    request.Start()
-    request.Wait()
+    received.fill(-1)
+    for request in requests:
+        request.Start()
+        request.Wait()
     double.capture(stream, False)
-    assert (received.get() == total(comm, 0)).all()  # it has not begun
+    assert (received.get() == -1).all()  # it has not begun
     for turn in range(1, 4):
         check(turn, lambda: double.replay(stream))
         check(turn + 10, started)
-    request.Free()
+    for request in requests:
+        request.Free()
 
 
 def test_what_a_graph_cannot_hold(double: Any, comm: hpcoll.Communicator) -> None:

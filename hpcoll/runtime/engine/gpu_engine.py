@@ -114,6 +114,7 @@ class GpuEngine(HostEngine):
         assert self._channel is not None
         signature, counts = self.signed
         check = (signature ^ counts * f.SPREAD) & _WORD  # of this call alone, in every launch of the graph
+        source += int(self.program.rows[0, f.DISPL])
         values = [self._channel.address, source, target, *self._values[3 : NPARAMETERS - 1].tolist(), check]
         grid = int(self.program.rows[0, f.GRID])
         with self.gpu.entered():
