@@ -27,7 +27,7 @@ UNREADABLE = (
 
 def buffer_of(spec: Any) -> Any:
     """Return the buffer of a spec."""
-    return spec[0] if isinstance(spec, list | tuple) and spec else spec
+    return spec[0] if isinstance(spec, (list, tuple)) and spec else spec
 
 
 def with_buffer(spec: Any, buffer: Any) -> Any:

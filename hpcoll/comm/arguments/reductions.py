@@ -120,14 +120,13 @@ def every_count(
 
 def _reducible(op: ReduceOp, send: Resolved, recv: Resolved | None, rank: int) -> bool:
     """Say whether hpcoll reduces such elements; refuse an operator that does not take them."""
-    if (
-        send.datatype is not None
-        or not kind(send.dtype)
-        or (recv is not None and (recv.datatype is not None or not kind(recv.dtype)))
-    ):
+    own, theirs = send.dtype, send.dtype if recv is None else recv.dtype
+    if send.datatype is not None or (recv is not None and recv.datatype is not None):
         return False
-    check_op(op, send.dtype, rank)
-    return not (is_extended(send.dtype) or (recv is not None and is_extended(recv.dtype)))
+    if not kind(own) or (theirs is not own and not kind(theirs)):
+        return False
+    check_op(op, own, rank)
+    return not (is_extended(own) or is_extended(theirs))
 
 
 def _share(count: int, nblocks: int, name: str, rank: int) -> int:

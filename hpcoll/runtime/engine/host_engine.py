@@ -307,8 +307,7 @@ class HostEngine:
 
         ``null`` and ``stand_in`` are handles of no request, and of a completed one.
         """
-        values = np.array([cell, null, stand_in], np.uint64).view(np.int64)
-        self.state[f.CELL], self.state[f.NULL], self.state[f.STAND_IN] = values
+        self.state[f.CELL], self.state[f.NULL], self.state[f.STAND_IN] = cell, null, stand_in
         self.state[f.HANDLE_MASK] = -1 if nbytes == 8 else (1 << 32) - 1
 
     def unbind_request(self) -> None:
