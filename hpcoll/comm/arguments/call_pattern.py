@@ -116,11 +116,12 @@ def typed_sides(buffers: Sequence[Any], call: Call, nblocks: tuple[int, int]) ->
     return found[0], found[1]
 
 
-def whose_sizes(row: Method, call: Call) -> int:
+def whose_sizes(row: Method, call: Call, sent: BufferPattern, received: BufferPattern) -> int:
     """Return the side of a call with varying blocks that says the sizes of all, as in `hpcoll.runtime.program.call_fields`."""
     assert call.blocks is not None
     if call.op is not None:
-        return FILLED
+        # as `hpcoll.comm.arguments.methods.with_counts` writes it
+        return FILLED if (received if sent.kind == ALIASED else sent).length == 4 else OF_SENT
     if call.graph is not None:
         return OF_EDGES
     return OF_NONE if not call.blocks[2] else OF_SENT if row.at_root == "sendbuf" else OF_RECEIVED

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -174,7 +173,8 @@ class HostEngine:
 
     def another(self, counts: int, binding: Binding) -> "HostEngine | None":
         """Return an engine of the same program for counts at an address; None where it does not hold for them. This one has not run."""
-        made = copy(self)
+        made = type(self).__new__(type(self))
+        vars(made).update(vars(self))
         words = self._words.copy()
         words[_PLACES] -= self.address
         made._bind_words(words)
