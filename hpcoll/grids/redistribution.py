@@ -16,7 +16,6 @@ from hpcoll.base.agreement import agreed
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import ReduceOp
 from hpcoll.base.text import format_nbytes
-from hpcoll.comm.arguments.memory import find_gpu_array
 from hpcoll.comm.communicator import Communicator
 from hpcoll.comm.status.regions import regions
 from hpcoll.grids.arrivals import Arrivals, Fold
@@ -24,6 +23,7 @@ from hpcoll.grids.distribution import Distribution
 from hpcoll.grids.moves import received, sent
 from hpcoll.grids.terms import Terms, agreed_terms, check_arrays
 from hpcoll.grids.typed_moves import TypedMoves
+from hpcoll.runtime.gpu.arrays import DeviceArray
 
 Array = np.ndarray[Any, Any]
 _Round: TypeAlias = tuple[TypedMoves, TypedMoves, Arrivals | None]
@@ -218,18 +218,22 @@ class Redistribution:
         if self._freed:
             raise ArgumentError(f"{where} to be in use, was freed")
         try:
-            check_arrays(x, out, self._shapes, self._terms)
+            on_gpu = self._check(x, out)
         except ArgumentError as error:
             raise type(error)(f"{where} {error}") from None
         order: Any = self._terms.order
         given = np.empty(self._shapes[0], self._terms.dtype) if x is None else x
-        if out is None and find_gpu_array(x) is not None:
+        if out is None and on_gpu[0] is not None:
             result = _new_on_gpu(x, self._shapes[1], order, where)
         else:
             result = np.empty(self._shapes[1], self._terms.out_dtype, order) if out is None else out
         on_host = isinstance(given, np.ndarray) and isinstance(result, np.ndarray)
         overlap = on_host and np.may_share_memory(given, result)
         return np.array(given, order=order) if overlap else given, result
+
+    def _check(self, x: Array | None, out: Array | None) -> tuple[DeviceArray | None, DeviceArray | None]:
+        """Refuse arrays as `check_arrays`, and return those of them that are on a GPU."""
+        return check_arrays(x, out, self._shapes, self._terms)
 
     def Free(self) -> None:
         """Wait for transfers that run, and give back the datatypes; arrays stay. A second time does nothing."""
@@ -316,7 +320,15 @@ class _OneCall(Redistribution):
 
     def __init__(self, comm: Any, terms: Terms, x: Any, out: Any) -> None:
         on = _communicator(comm)
-        self._plan(on, "redistribute", agreed_terms(on, "redistribute", terms, (x, out)))
+        self._found: tuple[DeviceArray | None, DeviceArray | None] = None, None
+
+        def check(known: Terms) -> None:
+            self._found = check_arrays(x, out, known.local_shapes(on.rank), known)
+
+        self._plan(on, "redistribute", agreed_terms(on, "redistribute", terms, check))
+
+    def _check(self, x: Array | None, out: Array | None) -> tuple[DeviceArray | None, DeviceArray | None]:
+        return self._found
 
 
 def _new_on_gpu(like: Any, shape: tuple[int, ...], order: str, where: str) -> Any:
