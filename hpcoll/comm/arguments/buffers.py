@@ -184,10 +184,9 @@ def check_same_order(send: object, recv: object, rank: int, *, sent: int = 1, re
     Raises:
         ArgumentError: The orders differ, and the shapes do not.
     """
-    one, other = _order(send), _order(recv)
     if (
-        one[1]
-        and other[1]
+        (one := _order(send))[1]
+        and (other := _order(recv))[1]
         and not _shapes(one, sent).isdisjoint(_shapes(other, received))
         and set(one[1]).isdisjoint(other[1])
     ):

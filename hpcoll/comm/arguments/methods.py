@@ -160,7 +160,7 @@ def _reduce_scatter(me: Caller, send: Any, recv: Any, counts: Any, op: Any) -> C
 
 
 def _barrier(me: Caller) -> Call:
-    address = me.token.ctypes.data
+    address = MPI.Get_address(me.token)
     return Call("barrier", address, address, 1, me.token.dtype, in_place=True)
 
 

@@ -87,17 +87,14 @@ def _enter(
         element = received.size if isinstance(served.by, MpiCall) else call.dtype.itemsize
         least, most = counts_of(cell, call, who[1], element)
         most = min(most, MAX_COUNT) if isinstance(served.by, MpiCall) else most
-        served = served._replace(
-            cell=(least, most),
-            count=call.nbytes // element,
-            nbytes=ledger_nbytes(call, who[1]),
-            maps=call.maps,
-        )
+        count, nbytes = call.nbytes // element, ledger_nbytes(call, who[1])
+        served = CachedCall(served.by, served.plan, (least, most), count, nbytes, maps=call.maps)
     else:
         sizes = whose_sizes(row, call, sent, received)
         if not _can_be_read(sent, received, sizes) or (sent.kind != TYPED and _told_blocks(call, who[0])):
             return
-        served = served._replace(cell=cell, sizes=sizes, unit=call.dtype.itemsize, maps=call.maps)
+        unit = call.dtype.itemsize
+        served = CachedCall(served.by, served.plan, cell, sizes=sizes, unit=unit, maps=call.maps)
     table.enter(row.find("op", arguments), sent, received, served)
 
 
