@@ -147,7 +147,7 @@ class FailureScope:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, DeviceError | MemoryError | TransportError):
+        if error is not None and isinstance(error, DeviceError | MemoryError | TransportError):
             self._calls.interrupted(self._what.format(self._elements), error)
 
 

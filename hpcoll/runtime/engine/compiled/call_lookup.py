@@ -116,6 +116,7 @@ def _run(table, at, send, recv, source, target, count):  # type: ignore[no-untyp
 
 @njit(nogil=True)
 def _start(engine, source, target, counts):  # type: ignore[no-untyped-def]
+    """Start a call of these counts; the answer is one of `resize` or of `progress.start`."""
     status = resize(engine, counts)
     return status if status != f.DONE else start(engine, source, target)
 
