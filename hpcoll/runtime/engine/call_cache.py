@@ -257,14 +257,15 @@ class CallTable:
     def enter(self, op: object, sent: BufferPattern, received: BufferPattern, served: CachedCall) -> None:
         """Add a call, by the operator as the caller gives it, or None, and patterns of its buffers."""
         alike = served.sizes == c.ALL_ALIKE
-        strides = [_stride(side, served.count) for side in (sent, received)] if alike else [served.unit] * 2
-        if not SUPPORTED or None in strides:
+        sent_stride = _stride(sent, served.count) if alike else served.unit
+        stride = _stride(received, served.count) if alike else served.unit
+        if not SUPPORTED or sent_stride is None or stride is None:
             return
         by, (least, most) = served.by, served.cell if served.count or served.sizes else (0, 0)
         address = 0 if by is None else -by.address if isinstance(by, MpiCall) else by.address
-        head = [id(op), address, least, most, *(stride or 0 for stride in strides), served.sizes]
-        head += [*addresses(served.maps), 0 if not isinstance(op, MPI.Op) or op.is_predefined else handle(op)]
-        entry = _ENTRY.pack(*head, *sent.words, *received.words)
+        op_handle = 0 if not isinstance(op, MPI.Op) or op.is_predefined else handle(op)
+        head = id(op), address, least, most, sent_stride, stride, served.sizes, *addresses(served.maps)
+        entry = _ENTRY.pack(*head, op_handle, *sent.words, *received.words)
         if len(self.calls) == MAX_ENTRIES:
             self.clear()
         kind = entry[: 8 * c.LEAST] + entry[8 * (c.MOST + 1) :]
