@@ -5,6 +5,7 @@ float16 and bfloat16 go to the engine as float32, and are rounded once, at the e
 """
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -95,11 +96,10 @@ def reduction_of_blocks(
             f"got {send.count} of {send.dtype} and {recv.count} of {recv.dtype}"
         )
     in_place = in_place or check_overlap(send, recv, rank)
-    displs = [sum(counts[:i]) for i in range(nranks)]
+    displs = accumulate(counts[:-1], initial=0)
     blocks = (tuple(zip(displs, counts, strict=True)), ((0, counts[rank]),), counts)
-    total = sum(counts)
     return _call(
-        "reduce_scatter", ours, 0, total, send, recv, in_place=in_place, nranks=nranks, blocks=blocks
+        "reduce_scatter", ours, 0, send.count, send, recv, in_place=in_place, nranks=nranks, blocks=blocks
     )
 
 
