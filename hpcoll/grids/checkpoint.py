@@ -51,11 +51,8 @@ def save(path: Name, x: Array | None, distribution: Distribution, comm: MPI.Intr
     """
     ranks = _Ranks(comm, "save", "a path to write to")
     given = Terms(distribution, distribution, dtype=getattr(x, "dtype", None))
-
-    def check(terms: Terms) -> None:
-        check_arrays(x, None, terms.local_shapes(ranks.comm.rank), terms)
-
-    dtype = agreed_terms(ranks.comm, "save", given, check, _SIDES).dtype
+    look = lambda terms: check_arrays(x, None, terms.local_shapes(ranks.comm.rank), terms)  # noqa: E731
+    dtype = agreed_terms(ranks.comm, "save", given, look, _SIDES).dtype
     path = ranks.agreed_path(path)
     shares = _shares(distribution.shape, ranks.comm.size, "C")
     part = f"{os.path.realpath(path)}{_PART}"  # what a link points to is replaced, not the link

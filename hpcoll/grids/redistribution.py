@@ -21,9 +21,8 @@ from hpcoll.comm.status.regions import regions
 from hpcoll.grids.arrivals import Arrivals, Fold
 from hpcoll.grids.distribution import Distribution
 from hpcoll.grids.moves import received, sent
-from hpcoll.grids.terms import Terms, agreed_terms, check_arrays
+from hpcoll.grids.terms import OnGpu, Terms, agreed_terms, check_arrays
 from hpcoll.grids.typed_moves import TypedMoves
-from hpcoll.runtime.gpu.arrays import DeviceArray
 
 Array = np.ndarray[Any, Any]
 _Round: TypeAlias = tuple[TypedMoves, TypedMoves, Arrivals | None]
@@ -90,6 +89,7 @@ class Redistribution:
         self._terms = terms
         self._running = list[Running]()
         self._freed = False
+        self._checked: OnGpu | None = None  # what of its arrays is on a GPU, of a plan for one call
         source = terms.source.parts.transposed(terms.axes)
         target = terms.target.parts
         self._shapes = terms.local_shapes(comm.rank)
@@ -218,7 +218,7 @@ class Redistribution:
         if self._freed:
             raise ArgumentError(f"{where} to be in use, was freed")
         try:
-            on_gpu = self._check(x, out)
+            on_gpu = self._checked or check_arrays(x, out, self._shapes, self._terms)
         except ArgumentError as error:
             raise type(error)(f"{where} {error}") from None
         order: Any = self._terms.order
@@ -230,10 +230,6 @@ class Redistribution:
         on_host = isinstance(given, np.ndarray) and isinstance(result, np.ndarray)
         overlap = on_host and np.may_share_memory(given, result)
         return np.array(given, order=order) if overlap else given, result
-
-    def _check(self, x: Array | None, out: Array | None) -> tuple[DeviceArray | None, DeviceArray | None]:
-        """Refuse arrays as `check_arrays`, and return those of them that are on a GPU."""
-        return check_arrays(x, out, self._shapes, self._terms)
 
     def Free(self) -> None:
         """Wait for transfers that run, and give back the datatypes; arrays stay. A second time does nothing."""
@@ -319,16 +315,13 @@ class _OneCall(Redistribution):
     """A plan for one call, the arrays of which ranks check with it."""
 
     def __init__(self, comm: Any, terms: Terms, x: Any, out: Any) -> None:
-        on = _communicator(comm)
-        self._found: tuple[DeviceArray | None, DeviceArray | None] = None, None
+        on, found = _communicator(comm), list[OnGpu]()
 
         def check(known: Terms) -> None:
-            self._found = check_arrays(x, out, known.local_shapes(on.rank), known)
+            found.append(check_arrays(x, out, known.local_shapes(on.rank), known))
 
         self._plan(on, "redistribute", agreed_terms(on, "redistribute", terms, check))
-
-    def _check(self, x: Array | None, out: Array | None) -> tuple[DeviceArray | None, DeviceArray | None]:
-        return self._found
+        self._checked = found[0]
 
 
 def _new_on_gpu(like: Any, shape: tuple[int, ...], order: str, where: str) -> Any:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from mpi4py import MPI
@@ -17,6 +17,8 @@ from hpcoll.comm.arguments.memory import find_gpu_array
 from hpcoll.comm.communicator import Communicator
 from hpcoll.grids.distribution import Distribution
 from hpcoll.runtime.gpu.arrays import DeviceArray
+
+OnGpu: TypeAlias = tuple[DeviceArray | None, DeviceArray | None]  # of x and out, what of them is there
 
 
 class Terms(NamedTuple):
@@ -156,19 +158,12 @@ def _element_type(given: Any) -> np.dtype[Any]:
     return dtype
 
 
-def check_arrays(
-    x: Any, out: Any, shapes: tuple[tuple[int, ...], tuple[int, ...]], terms: Terms
-) -> tuple[DeviceArray | None, DeviceArray | None]:
-    """Refuse arrays that are not a rank's local ones, and return those of them that are on a GPU.
-
-    A rank without source elements needs no ``x``, and no rank needs ``out``.
-    """
+def check_arrays(x: Any, out: Any, shapes: tuple[tuple[int, ...], tuple[int, ...]], terms: Terms) -> OnGpu:
+    """Refuse arrays that are not a rank's local ones; return those on a GPU. Without source elements ``x`` may be None, ``out`` always."""
     on_gpu = find_gpu_array(x), find_gpu_array(out)
     types = terms.dtype, terms.out_dtype or terms.dtype
-    optional = 0 in shapes[0], True
-    for name, array, found, shape, dtype, unneeded in zip(
-        ("x", "out"), (x, out), on_gpu, shapes, types, optional
-    ):
+    every = zip(("x", "out"), (x, out), on_gpu, shapes, types, (0 in shapes[0], True))
+    for name, array, found, shape, dtype, unneeded in every:
         if array is None and unneeded:
             continue
         if found is None and not isinstance(array, np.ndarray):
@@ -194,9 +189,7 @@ def _check_on_gpu(name: str, array: DeviceArray, terms: Terms) -> None:
         )
 
 
-def _check_together(
-    x: Any, out: Any, on_gpu: tuple[DeviceArray | None, DeviceArray | None], *, bounded: bool
-) -> None:
+def _check_together(x: Any, out: Any, on_gpu: OnGpu, *, bounded: bool) -> None:
     if out is not None and not (out.flags.writeable if on_gpu[1] is None else not on_gpu[1].readonly):
         raise ArgumentError("out that can be written, got a read-only array")
     if x is None or out is None:

@@ -150,16 +150,11 @@ def _resolve_plain(spec: Any, nparts: int, *, writable: bool) -> Resolved | None
         layout = LAYOUTS.get(array.dtype)
     if layout is None:
         return None
-    flags, nbytes = array.flags, array.nbytes
-    if count is None:
-        count, rest = divmod(nbytes, layout.extent)
-        if rest or count % nparts:
-            return None
-    else:
-        count *= nparts
-        if count * layout.extent > nbytes:
-            return None
-        nbytes = count * layout.extent
+    flags, counted = array.flags, count is not None
+    count = array.nbytes // layout.extent if count is None else count * nparts
+    nbytes = count * layout.extent
+    if nbytes > array.nbytes or (nbytes < array.nbytes and not counted) or count % nparts:
+        return None
     if not flags.c_contiguous or (writable and not flags.writeable):
         return None
     address, readonly = _get_address(array) if count else 0, not flags.writeable

@@ -411,9 +411,8 @@ def _made_persistent(context: Context, asked: BeginningCall, region: Region | No
         prepared, message_context, engine = _planned_before(context, table, asked, arguments)
     else:
         with context.failure_scope(method):
-            prepared = context.prepare(
-                asked if arguments is asked.arguments else asked._replace(arguments=arguments)
-            )
+            alike = arguments is asked.arguments
+            prepared = context.prepare(asked if alike else asked._replace(arguments=arguments))
         call, plan = prepared.call, prepared.plan
         if call is None or plan.algorithm == NATIVE:
             theirs = arguments_of(context, METHODS[method], prepared._replace(arguments=given))

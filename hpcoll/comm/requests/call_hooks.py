@@ -124,10 +124,7 @@ class CollectiveOwner(CallOwner):
             raise type(error)(f"{where}: {text}", code=error.code) from None
 
     def failure_scope(self, what: str, elements: int = 0) -> "FailureScope":
-        """Return a context manager for what may fail on this rank alone: then all ranks give up.
-
-        ``what`` is the call in words, with or without a gap for the number of elements.
-        """
+        """Return a context manager for what may fail on this rank alone: then all ranks give up; ``what`` may have a gap for elements."""
         return FailureScope(self, what, elements)
 
 
