@@ -72,6 +72,7 @@ def is_exact(op: ReduceOp | None, dtype: np.dtype) -> bool:
 
 def check_op(op: ReduceOp, dtype: np.dtype, rank: int) -> None:
     """Refuse an operator that has no meaning for an element type; the ArgumentError names both, the kinds that it takes, and the rank."""
-    if kind(dtype) not in op.kinds or not kind(dtype):
-        takes = ", ".join(KINDS[letter] for letter in op.kinds)
+    letter = kind(dtype)
+    if not letter or letter not in op.kinds:
+        takes = ", ".join(KINDS[one] for one in op.kinds)
         raise ArgumentError(f"rank {rank}: operator {op.name} takes {takes} elements, got {dtype}")

@@ -26,6 +26,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 Name: TypeAlias = str | os.PathLike[str]
 T = TypeVar("T")
 
+_SIDES = ("distribution",)  # of a redistribution, as errors call them
 _PART = ".part"  # behind the name of a file that is not whole yet
 _PIECE = 1 << 30  # most bytes of one read or write: MPI counts in 32 bits
 _CODES = {MPI.ERR_NO_SUCH_FILE: errno.ENOENT, MPI.ERR_ACCESS: errno.EACCES, MPI.ERR_NO_SPACE: errno.ENOSPC}
@@ -35,7 +36,8 @@ def save(path: Name, x: Array | None, distribution: Distribution, comm: MPI.Intr
     """Write an array that ranks share to one file in NumPy's format, which `load` and `numpy.load` read; collective.
 
     The file has the whole array, in C order. It is written to ``path`` with ``.part`` behind it, and takes the place of an earlier file
-    once all of it is on disk. If that fails, or the job ends before, the earlier file stays as it was.
+    once all of it is on disk. If that fails, or the job ends before, the earlier file stays as it was. When the call returns, the name is
+    on disk, too.
 
     Args:
         path: Path of the file, equal on all ranks, in a file system that all of them reach.
@@ -49,7 +51,8 @@ def save(path: Name, x: Array | None, distribution: Distribution, comm: MPI.Intr
     """
     ranks = _Ranks(comm, "save", "a path to write to")
     given = Terms(distribution, distribution, dtype=getattr(x, "dtype", None))
-    dtype = agreed_terms(ranks.comm, "save", given, (x, None)).dtype
+    look = lambda terms: check_arrays(x, None, terms.local_shapes(ranks.comm.rank), terms)  # noqa: E731
+    dtype = agreed_terms(ranks.comm, "save", given, look, _SIDES).dtype
     path = ranks.agreed_path(path)
     shares = _shares(distribution.shape, ranks.comm.size, "C")
     part = f"{os.path.realpath(path)}{_PART}"  # what a link points to is replaced, not the link
@@ -83,7 +86,7 @@ def load(path: Name, distribution: Distribution, comm: MPI.Intracomm, out: Array
         FileError: On every rank: one cannot read, or the file is no whole one of NumPy. It is also a FileNotFoundError where there is none.
     """
     ranks = _Ranks(comm, "load", "a file of NumPy to read")
-    terms = agreed_terms(ranks.comm, "load", Terms(distribution, distribution))
+    terms = agreed_terms(ranks.comm, "load", Terms(distribution, distribution), sides=_SIDES)
     path = ranks.agreed_path(path)
     order: Any
     shape, dtype, order, displ = ranks.at_first(lambda: _header(path))
@@ -95,7 +98,7 @@ def load(path: Name, distribution: Distribution, comm: MPI.Intracomm, out: Array
     run = np.empty(shares.local_shape(ranks.comm.rank), dtype, order)
     shapes = run.shape, distribution.local_shape(ranks.comm.rank)
     terms = terms._replace(dtype=dtype, out_dtype=dtype)
-    ranks.together(lambda: check_arrays(run, out, shapes, terms))
+    ranks.together(lambda: check_arrays(run, out, shapes, terms) and None)
     displ += ranks.comm.exscan(run.nbytes) or 0
     ranks.together(lambda: _transfer(path, MPI.MODE_RDONLY, displ, run))
     if distribution == shares and order == "C" and not ranks.comm.allreduce(out is not None, MPI.MAX):
@@ -201,5 +204,17 @@ def _transfer(path: str, mode: int, displ: int, run: Array) -> None:
 
 
 def _put(part: str) -> None:
-    """Put the written file in the place of an earlier one."""
+    """Put the written file in the place of an earlier one, and its name on disk."""
     os.replace(part, part.removesuffix(_PART))
+    try:
+        folder = os.open(os.path.dirname(part), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        if error.errno not in (
+            errno.EACCES,
+            errno.EINVAL,
+        ):  # nobody may list it, or its file system has no such thing
+            raise

@@ -16,13 +16,12 @@ from hpcoll.base.agreement import agreed
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import ReduceOp
 from hpcoll.base.text import format_nbytes
-from hpcoll.comm.arguments.memory import find_gpu_array
 from hpcoll.comm.communicator import Communicator
 from hpcoll.comm.status.regions import regions
 from hpcoll.grids.arrivals import Arrivals, Fold
 from hpcoll.grids.distribution import Distribution
 from hpcoll.grids.moves import received, sent
-from hpcoll.grids.terms import Terms, agreed_terms, check_arrays
+from hpcoll.grids.terms import OnGpu, Terms, agreed_terms, check_arrays
 from hpcoll.grids.typed_moves import TypedMoves
 
 Array = np.ndarray[Any, Any]
@@ -90,6 +89,7 @@ class Redistribution:
         self._terms = terms
         self._running = list[Running]()
         self._freed = False
+        self._checked: OnGpu | None = None  # what of its arrays is on a GPU, of a plan for one call
         source = terms.source.parts.transposed(terms.axes)
         target = terms.target.parts
         self._shapes = terms.local_shapes(comm.rank)
@@ -218,12 +218,12 @@ class Redistribution:
         if self._freed:
             raise ArgumentError(f"{where} to be in use, was freed")
         try:
-            check_arrays(x, out, self._shapes, self._terms)
+            on_gpu = self._checked or check_arrays(x, out, self._shapes, self._terms)
         except ArgumentError as error:
             raise type(error)(f"{where} {error}") from None
         order: Any = self._terms.order
         given = np.empty(self._shapes[0], self._terms.dtype) if x is None else x
-        if out is None and find_gpu_array(x) is not None:
+        if out is None and on_gpu[0] is not None:
             result = _new_on_gpu(x, self._shapes[1], order, where)
         else:
             result = np.empty(self._shapes[1], self._terms.out_dtype, order) if out is None else out
@@ -315,8 +315,13 @@ class _OneCall(Redistribution):
     """A plan for one call, the arrays of which ranks check with it."""
 
     def __init__(self, comm: Any, terms: Terms, x: Any, out: Any) -> None:
-        on = _communicator(comm)
-        self._plan(on, "redistribute", agreed_terms(on, "redistribute", terms, (x, out)))
+        on, found = _communicator(comm), list[OnGpu]()
+
+        def check(known: Terms) -> None:
+            found.append(check_arrays(x, out, known.local_shapes(on.rank), known))
+
+        self._plan(on, "redistribute", agreed_terms(on, "redistribute", terms, check))
+        self._checked = found[0]
 
 
 def _new_on_gpu(like: Any, shape: tuple[int, ...], order: str, where: str) -> Any:

@@ -1,7 +1,8 @@
 """The terms of a redistribution, on which all ranks agree before any of them sends: distributions, element type, axes, order, memory."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from mpi4py import MPI
@@ -16,6 +17,8 @@ from hpcoll.comm.arguments.memory import find_gpu_array
 from hpcoll.comm.communicator import Communicator
 from hpcoll.grids.distribution import Distribution
 from hpcoll.runtime.gpu.arrays import DeviceArray
+
+OnGpu: TypeAlias = tuple[DeviceArray | None, DeviceArray | None]  # of x and out, what of them is there
 
 
 class Terms(NamedTuple):
@@ -46,14 +49,21 @@ class _Known:
         return f"{self.text} (digest {self.digest[:8]})"
 
 
-def agreed_terms(comm: Communicator, name: str, given: Terms, arrays: tuple[Any, Any] | None = None) -> Terms:
+def agreed_terms(
+    comm: Communicator,
+    name: str,
+    given: Terms,
+    check: Callable[[Terms], object] = lambda terms: None,
+    sides: tuple[str, ...] = ("source", "target"),
+) -> Terms:
     """Return the terms of all ranks; collective.
 
     Args:
         comm: The ranks.
         name: The caller, for errors.
         given: This rank's arguments.
-        arrays: This rank's ``x`` and ``out``, of a call that is checked with its plan.
+        check: Looks at this rank's arrays, of a call that is checked with its plan; raises ArgumentError.
+        sides: What the caller calls source and target; one name where it has one distribution for both.
 
     Raises:
         ArgumentError: On every rank: a rank's arguments cannot be used, or ranks differ.
@@ -62,13 +72,11 @@ def agreed_terms(comm: Communicator, name: str, given: Terms, arrays: tuple[Any,
     facts = dict[str, Any]()
     terms = given
     try:
-        terms = _checked(given, comm.size)
-        if arrays is not None:
-            check_arrays(*arrays, terms.local_shapes(comm.rank), terms)
+        terms = _checked(given, comm.size, sides)
+        check(terms)
         op = terms.op
-        facts = {
-            f"source of {name}": _Known(terms.source.digest, repr(terms.source)),
-            f"target of {name}": _Known(terms.target.digest, repr(terms.target)),
+        facts = {f"{side} of {name}": _Known(one.digest, repr(one)) for side, one in zip(sides, terms[:2])}
+        facts |= {
             f"axes of {name}": terms.axes,
             f"order of {name}": terms.order,
             f"memory of {name}": terms.memory,
@@ -105,10 +113,10 @@ def _check_types(dtype: np.dtype[Any], terms: Terms, where: str) -> None:
         )
 
 
-def _checked(given: Terms, nranks: int) -> Terms:
+def _checked(given: Terms, nranks: int, sides: tuple[str, ...]) -> Terms:
     """Return terms with axes and element type as values of one kind."""
     source, target, axes, order, memory, op, dtype, out_dtype = given
-    for side, distribution in (("source", source), ("target", target)):
+    for side, distribution in zip(sides, (source, target)):
         if not isinstance(distribution, Distribution):
             raise ArgumentTypeError(f"a Distribution as {side}, got {quoted(distribution)}")
         if distribution.nranks != nranks:
@@ -150,24 +158,25 @@ def _element_type(given: Any) -> np.dtype[Any]:
     return dtype
 
 
-def check_arrays(x: Any, out: Any, shapes: tuple[tuple[int, ...], tuple[int, ...]], terms: Terms) -> None:
-    """Refuse arrays that are not a rank's local ones. A rank without source elements needs no ``x``, and no rank needs ``out``."""
+def check_arrays(x: Any, out: Any, shapes: tuple[tuple[int, ...], tuple[int, ...]], terms: Terms) -> OnGpu:
+    """Refuse arrays that are not a rank's local ones; return those on a GPU. Without source elements ``x`` may be None, ``out`` always."""
+    on_gpu = find_gpu_array(x), find_gpu_array(out)
     types = terms.dtype, terms.out_dtype or terms.dtype
-    optional = 0 in shapes[0], True
-    for name, array, shape, dtype, unneeded in zip(("x", "out"), (x, out), shapes, types, optional):
+    every = zip(("x", "out"), (x, out), on_gpu, shapes, types, (0 in shapes[0], True))
+    for name, array, found, shape, dtype, unneeded in every:
         if array is None and unneeded:
             continue
-        on_gpu = find_gpu_array(array)
-        if on_gpu is None and not isinstance(array, np.ndarray):
+        if found is None and not isinstance(array, np.ndarray):
             got = type(array).__name__
             raise ArgumentTypeError(f"{name} as an array of NumPy, or on a GPU, of shape {shape}, got {got}")
-        found = array if on_gpu is None else on_gpu
-        if found.shape != shape or found.dtype != dtype:
+        one = array if found is None else found
+        if one.shape != shape or one.dtype != dtype:
             expected = f"{name} of shape {shape} and type {dtype}"
-            raise ArgumentError(f"{expected}, got shape {found.shape} and type {found.dtype}")
-        if on_gpu is not None:
-            _check_on_gpu(name, on_gpu, terms)
-    _check_together(x, out, bounded=terms.memory is not None)
+            raise ArgumentError(f"{expected}, got shape {one.shape} and type {one.dtype}")
+        if found is not None:
+            _check_on_gpu(name, found, terms)
+    _check_together(x, out, on_gpu, bounded=terms.memory is not None)
+    return on_gpu
 
 
 def _check_on_gpu(name: str, array: DeviceArray, terms: Terms) -> None:
@@ -180,8 +189,7 @@ def _check_on_gpu(name: str, array: DeviceArray, terms: Terms) -> None:
         )
 
 
-def _check_together(x: Any, out: Any, *, bounded: bool) -> None:
-    on_gpu = [find_gpu_array(array) for array in (x, out)]
+def _check_together(x: Any, out: Any, on_gpu: OnGpu, *, bounded: bool) -> None:
     if out is not None and not (out.flags.writeable if on_gpu[1] is None else not on_gpu[1].readonly):
         raise ArgumentError("out that can be written, got a read-only array")
     if x is None or out is None:

@@ -289,11 +289,23 @@ def gathered_in_place(comm: Any, turn: int, method: str = "Allgatherv") -> bool:
     return here != root or bool((whole == right).all())
 
 
-def reduced_by_counts(comm: Any, turn: int) -> bool:
+def reduced_by_counts(comm: Any, turn: int, longer: int = 0) -> bool:
     counts = [rank + 1 for rank in range(comm.size)]
-    x, y = np.full(sum(counts), turn + 1.0), np.zeros(comm.rank + 1)
+    x, y = np.full(sum(counts) + longer, turn + 1.0), np.zeros(comm.rank + 1)
     comm.Reduce_scatter([x, sum(counts), MPI.DOUBLE], [y, comm.rank + 1, MPI.DOUBLE], counts)
     return bool((y == comm.size * (turn + 1.0)).all())
+
+
+def reduced_in_place(comm: Any, turn: int, longer: int = 0) -> bool:
+    """Blocks of other sizes in each turn, as many elements in all."""
+    counts = [2 * rank for rank in range(comm.size)]
+    counts[0] += turn
+    counts[-1] += 5 - turn
+    x = np.arange(sum(counts) + longer) + turn + 10.0 * comm.rank
+    first, n = sum(counts[: comm.rank]), counts[comm.rank]
+    right = comm.size * (np.arange(first, first + n) + turn + 5.0 * (comm.size - 1))
+    comm.Reduce_scatter(MPI.IN_PLACE, [x, sum(counts)] if longer else x, counts)
+    return bool((x[:n] == right).all())
 
 
 FORMS: dict[str, Callable[[Any, int], bool]] = {
@@ -303,6 +315,9 @@ FORMS: dict[str, Callable[[Any, int], bool]] = {
     "Allgatherv in place": gathered_in_place,
     "Gatherv in place": lambda comm, turn: gathered_in_place(comm, turn, "Gatherv"),
     "counts twice": reduced_by_counts,
+    "counts of a longer array": lambda comm, turn: reduced_by_counts(comm, turn, 3),
+    "Reduce_scatter in place": reduced_in_place,
+    "Reduce_scatter in place in a longer array": lambda comm, turn: reduced_in_place(comm, turn, 3),
 }
 
 
@@ -327,8 +342,17 @@ def test_counts_that_do_not_add_up() -> None:
     x, y = np.ones(sum(counts) + 1), np.zeros(2)
     for _ in range(3):
         comm.Reduce_scatter([x, sum(counts), MPI.DOUBLE], y, counts)
-    with pytest.raises(ArgumentError):
-        comm.Reduce_scatter([x, sum(counts) + 1, MPI.DOUBLE], y, counts)
+        comm.Reduce_scatter(MPI.IN_PLACE, [x, sum(counts), MPI.DOUBLE], counts)
+        comm.Reduce_scatter(MPI.IN_PLACE, x[1:], counts)
+    for send, recv in (
+        ([x, sum(counts) + 1, MPI.DOUBLE], y),
+        (x, y),
+        ([x[2:], sum(counts), MPI.DOUBLE], y),
+        (MPI.IN_PLACE, x),
+        (MPI.IN_PLACE, [x, sum(counts) + 1, MPI.DOUBLE]),
+    ):
+        with pytest.raises(ArgumentError):
+            comm.Reduce_scatter(send, recv, counts)
     comm.Free()
 
 

@@ -121,6 +121,19 @@ def test_what_a_link_points_to_is_replaced(folder: Path) -> None:
     )
 
 
+def test_the_name_is_on_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is synced once the file has its name, so that a host that fails then does not lose it."""
+    path, sync, synced = folder / "x.npy", os.fsync, list[tuple[str, bool]]()
+
+    def noting(descriptor: int) -> None:
+        synced.append((os.readlink(f"/proc/self/fd/{descriptor}"), path.exists()))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    hpcoll.save(path, X, ROWS, communicator())
+    ensure_none(unless(synced == ([(os.path.realpath(folder), True)] if RANK == 0 else []), synced))
+
+
 # --- what is refused
 
 
@@ -172,11 +185,18 @@ def test_bad_arguments(saved: Path) -> None:
         (lambda: hpcoll.load(saved, turned, comm), "load needs a distribution of shape (12, 10), as '"),
         (lambda: hpcoll.load(saved, ROWS, comm, out), f"rank {LAST}: load needs out of shape {X.shape}"),
         (lambda: hpcoll.load(5, ROWS, comm), "rank 0: load needs a path as text, got 5"),  # type: ignore[arg-type]
-        (lambda: hpcoll.load(saved, other, comm), f"rank 0: load needs a source for {NRANKS} ranks"),
+        (lambda: hpcoll.load(saved, other, comm), f"rank 0: load needs a distribution for {NRANKS} ranks"),
         (lambda: hpcoll.save(saved, X[:, 1:], ROWS, comm), "rank 0: save needs x of shape"),
         (lambda: hpcoll.save(saved, X.astype(object), ROWS, comm), "rank 0: save needs elements of fixed size, got object"),
     ]  # fmt: skip
+    bad.append(
+        (lambda: hpcoll.save(saved, X, "rows", comm), "save needs a Distribution as distribution, got")
+    )  # type: ignore[arg-type]
     if NRANKS > 1:
+        own = Distribution(SHAPE, NRANKS, split=1) if RANK == LAST else ROWS
+        bad.append(
+            (lambda: hpcoll.load(saved, own, comm), f"rank {LAST}: distribution of load must be equal")
+        )
         path, x = (saved.with_name("y"), X[:0]) if RANK == LAST else (saved, X)
         bad += [
             (

@@ -224,8 +224,11 @@ def keeps_order(collective: str, algorithm: str) -> bool:
         "two_shot",
         "gpu_leaders",
         "recursive_doubling",
+        "recursive_multiplying",
         "rabenseifner",
         "tree",
+        "binomial",
+        "dual_root",
     ) or (collective, algorithm) == (
         "allreduce",
         "double_tree",

@@ -128,29 +128,34 @@ def resolve(
 
 
 def _resolve_plain(spec: Any, nparts: int, *, writable: bool) -> Resolved | None:
-    """Describe a bare array, or ``[array, datatype]``, with nothing to refuse; None for any other spec.
+    """Describe a bare array, ``[array, datatype]`` or ``[array, count, datatype]``, with nothing to refuse; None for any other spec.
 
     The rest of `resolve` says the same of it, in three times as long.
     """
-    if type(spec) is np.ndarray:
-        array, layout = spec, LAYOUTS.get(spec.dtype)
-    elif (
-        type(spec) in (list, tuple)
-        and len(spec) == 2
-        and type(spec[0]) is np.ndarray
-        and isinstance(spec[1], MPI.Datatype)
-    ):
-        array, layout = spec[0], None if spec[0].dtype.hasobject else plain_layout(spec[1])
-    elif type(spec) is memoryview and spec.format in _NATIVE_FORMATS:
-        array = np.asarray(spec)
-        layout = LAYOUTS.get(array.dtype)
+    array, count = spec, None
+    if type(spec) is list or type(spec) is tuple:
+        if not 2 <= len(spec) <= 3 or type(array := spec[0]) is not np.ndarray:
+            return None
+        datatype = spec[-1]
+        if len(spec) == 3 and (type(count := spec[1]) is not int or count < 0):
+            return None
+        if not isinstance(datatype, MPI.Datatype) or array.dtype.hasobject:
+            return None
+        layout = plain_layout(datatype)
     else:
-        return None
+        if type(spec) is memoryview and spec.format in _NATIVE_FORMATS:
+            array = np.asarray(spec)
+        if type(array) is not np.ndarray:
+            return None
+        layout = LAYOUTS.get(array.dtype)
     if layout is None:
         return None
-    flags, nbytes = array.flags, array.nbytes
-    count, rest = divmod(nbytes, layout.extent)
-    if rest or not flags.c_contiguous or (writable and not flags.writeable) or count % nparts:
+    flags, counted = array.flags, count is not None
+    count = array.nbytes // layout.extent if count is None else count * nparts
+    nbytes = count * layout.extent
+    if nbytes > array.nbytes or (nbytes < array.nbytes and not counted) or count % nparts:
+        return None
+    if not flags.c_contiguous or (writable and not flags.writeable):
         return None
     address, readonly = _get_address(array) if count else 0, not flags.writeable
     return _new_tuple(
@@ -174,10 +179,9 @@ def check_same_order(send: object, recv: object, rank: int, *, sent: int = 1, re
     Raises:
         ArgumentError: The orders differ, and the shapes do not.
     """
-    one, other = _order(send), _order(recv)
     if (
-        one[1]
-        and other[1]
+        (one := _order(send))[1]
+        and (other := _order(recv))[1]
         and not _shapes(one, sent).isdisjoint(_shapes(other, received))
         and set(one[1]).isdisjoint(other[1])
     ):

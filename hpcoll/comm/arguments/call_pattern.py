@@ -61,7 +61,7 @@ def sides(
         kinds[1] = BLOCKS  # what is sent lies there
     if row.at_root and row.name.endswith("v") and rank != row.find("root", arguments):
         kinds[1 if row.at_root == "recvbuf" else 0] = ABSENT
-    known = [one for one in ((call and call.keep) or ()) if isinstance(one, Resolved)]
+    known = {id(one.spec): one for one in (call.keep if call else ()) if isinstance(one, Resolved)}
     found: list[BufferPattern] = []
     for at, (spec, kind, n) in enumerate(zip(buffers, kinds, nblocks, strict=True)):
         if kind == BLOCKS and not n:
@@ -69,13 +69,14 @@ def sides(
         if kind == ABSENT or not n or spec is MPI.IN_PLACE:
             found.append(BufferPattern(ABSENT if kind == ABSENT or not n else ALIASED))
             continue
-        readable = _readable(spec, writable=at == 1) is not None
-        resolved = next((one for one in known if one.spec is spec), None)
-        if readable and resolved is None:
+        if _readable(spec, writable=at == 1) is None:
+            return None
+        resolved = known.get(id(spec))
+        if resolved is None:
             many, nparts = (n, 1) if kind == MANY else (None, n if kind == BLOCKS else 1)
             with suppress(ArgumentError):  # what hpcoll refuses, the library may take
                 resolved = resolve(spec, name="", rank=rank, nblocks=many, nparts=nparts)
-        side = _side(spec, resolved, kind, n, writable=at == 1) if readable and resolved else None
+        side = _side(spec, resolved, kind, n, writable=at == 1) if resolved else None
         if side is None:
             return None
         found.append(side)
@@ -115,11 +116,12 @@ def typed_sides(buffers: Sequence[Any], call: Call, nblocks: tuple[int, int]) ->
     return found[0], found[1]
 
 
-def whose_sizes(row: Method, call: Call) -> int:
+def whose_sizes(row: Method, call: Call, sent: BufferPattern, received: BufferPattern) -> int:
     """Return the side of a call with varying blocks that says the sizes of all, as in `hpcoll.runtime.program.call_fields`."""
     assert call.blocks is not None
     if call.op is not None:
-        return FILLED
+        # as `hpcoll.comm.arguments.methods.with_counts` writes it
+        return FILLED if (received if sent.kind == ALIASED else sent).length == 4 else OF_SENT
     if call.graph is not None:
         return OF_EDGES
     return OF_NONE if not call.blocks[2] else OF_SENT if row.at_root == "sendbuf" else OF_RECEIVED

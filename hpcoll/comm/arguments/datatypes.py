@@ -163,6 +163,8 @@ def retain_datatypes(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     A datatype that both buffers have stays one: mpi4py refuses to reduce two. The MPI library gets the program's own, of which it takes
     care itself: Open MPI 5 reads those of persistent collectives when they are started, freed or not.
     """
+    if not any(map(_datatypes, arguments[:2])):
+        return arguments
     copies: dict[int, _Retained] = {}
     return tuple(_retained(one, copies) for one in arguments)
 
@@ -220,11 +222,11 @@ def with_known_datatypes(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _datatypes(spec: Any) -> Sequence[MPI.Datatype]:
-    """Return the datatypes in a spec."""
-    last = spec[-1] if isinstance(spec, list | tuple) and len(spec) > 1 else None
+    """Return the datatypes in a spec, but no lone one that is predefined."""
+    last = spec[-1] if isinstance(spec, (list, tuple)) and len(spec) > 1 else None
     if isinstance(last, MPI.Datatype):
-        return (last,)
-    if isinstance(last, list | tuple) and all(isinstance(one, MPI.Datatype) for one in last):
+        return () if last.is_predefined else (last,)
+    if isinstance(last, (list, tuple)) and all(isinstance(one, MPI.Datatype) for one in last):
         return last
     return ()
 

@@ -27,7 +27,7 @@ UNREADABLE = (
 
 def buffer_of(spec: Any) -> Any:
     """Return the buffer of a spec."""
-    return spec[0] if isinstance(spec, list | tuple) and spec else spec
+    return spec[0] if isinstance(spec, (list, tuple)) and spec else spec
 
 
 def with_buffer(spec: Any, buffer: Any) -> Any:
@@ -133,8 +133,10 @@ def host_array(buffer: Any) -> Array | None:
         return np.asarray(buffer)
     if buffer is MPI.BOTTOM or buffer is MPI.IN_PLACE:  # these export an empty buffer
         return None
-    with contextlib.suppress(TypeError, ValueError, BufferError):
+    try:  # `contextlib.suppress` takes as long as the rest
         return np.asarray(memoryview(buffer))
+    except (TypeError, ValueError, BufferError):
+        pass
     if hasattr(buffer, "__dlpack__"):
         return _of_dlpack(dlpack.export(buffer))
     if not hasattr(buffer, "__cuda_array_interface__"):
@@ -167,9 +169,11 @@ def as_array(spec: Any) -> Any:
     buffer = buffer_of(spec)
     if isinstance(buffer, np.ndarray) or not hasattr(buffer, "__dlpack_device__"):
         return spec
-    with contextlib.suppress(*UNREADABLE):
+    try:
         memoryview(buffer)
         return spec
+    except UNREADABLE:
+        pass
     with contextlib.suppress(*UNREADABLE):
         if buffer.__dlpack_device__()[0] in ON_HOST:
             array = _of_dlpack(dlpack.export(buffer))

@@ -160,7 +160,7 @@ def _reduce_scatter(me: Caller, send: Any, recv: Any, counts: Any, op: Any) -> C
 
 
 def _barrier(me: Caller) -> Call:
-    address = me.token.ctypes.data
+    address = MPI.Get_address(me.token)
     return Call("barrier", address, address, 1, me.token.dtype, in_place=True)
 
 
@@ -311,21 +311,28 @@ METHODS = {
 }
 
 
-def with_counts(sendbuf: Any, recvcounts: Any) -> Any:
-    """Return a Reduce_scatter's sendbuf as a spec with its counts; None, which is never found, where compiled code cannot read that."""
-    if recvcounts is None or sendbuf is MPI.IN_PLACE:
+def with_counts(sendbuf: Any, recvbuf: Any, recvcounts: Any) -> tuple[Any, Any]:
+    """Return the buffers of a Reduce_scatter with its counts in the spec of the one that is sent, or in place received."""
+    if sendbuf is MPI.IN_PLACE:
+        return sendbuf, _with_counts(recvbuf, recvcounts)
+    return _with_counts(sendbuf, recvcounts), recvbuf
+
+
+def _with_counts(spec: Any, counts: Any) -> Any:
+    """Return a spec with counts: of four items where they must fill the array, else of three, whose second one is a pair.
+
+    It is None, which is never found, where compiled code cannot read that.
+    """
+    if counts is None:
         return None
-    if isinstance(sendbuf, np.ndarray) or is_holder(sendbuf):
-        return sendbuf, recvcounts, None, None
-    if type(sendbuf) in (list, tuple) and len(sendbuf) == 2 and isinstance(sendbuf[1], MPI.Datatype | str):
-        return sendbuf[0], recvcounts, None, sendbuf[1]
-    if (
-        type(sendbuf) in (list, tuple)
-        and len(sendbuf) == 3
-        and type(sendbuf[1]) is int
-        and _add_up(recvcounts, sendbuf[1])
-    ):
-        return sendbuf[0], recvcounts, None, sendbuf[2]
+    if isinstance(spec, np.ndarray) or is_holder(spec):
+        return spec, counts, None, None
+    if type(spec) not in (list, tuple) or not 2 <= len(spec) <= 3:
+        return None
+    if len(spec) == 2 and isinstance(spec[1], MPI.Datatype | str):
+        return spec[0], counts, None, spec[1]
+    if type(spec[1]) is int and _add_up(counts, spec[1]):
+        return spec[0], (counts, None), None if len(spec) == 2 else spec[2]
     return None
 
 
@@ -344,7 +351,7 @@ def _found_by(row: Method) -> Callable[[tuple[Any, ...], Caller], tuple[Any, ...
     if row.name == "Bcast":
         return lambda given, me: (MPI.IN_PLACE, given[0], None, given[1])
     if row.name == "Reduce_scatter":
-        return lambda given, me: (with_counts(given[0], given[2]), given[1], given[3], 0)
+        return lambda given, me: (*with_counts(*given[:3]), given[3], 0)
     if not row.at_root:
         rest = (0,) if "op" in row.arguments else (None, 0)
         return lambda given, me: given + rest

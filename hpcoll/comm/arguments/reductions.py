@@ -5,6 +5,7 @@ float16 and bfloat16 go to the engine as float32, and are rounded once, at the e
 """
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -95,11 +96,10 @@ def reduction_of_blocks(
             f"got {send.count} of {send.dtype} and {recv.count} of {recv.dtype}"
         )
     in_place = in_place or check_overlap(send, recv, rank)
-    displs = [sum(counts[:i]) for i in range(nranks)]
+    displs = accumulate(counts[:-1], initial=0)
     blocks = (tuple(zip(displs, counts, strict=True)), ((0, counts[rank]),), counts)
-    total = sum(counts)
     return _call(
-        "reduce_scatter", ours, 0, total, send, recv, in_place=in_place, nranks=nranks, blocks=blocks
+        "reduce_scatter", ours, 0, send.count, send, recv, in_place=in_place, nranks=nranks, blocks=blocks
     )
 
 
@@ -120,14 +120,13 @@ def every_count(
 
 def _reducible(op: ReduceOp, send: Resolved, recv: Resolved | None, rank: int) -> bool:
     """Say whether hpcoll reduces such elements; refuse an operator that does not take them."""
-    if (
-        send.datatype is not None
-        or not kind(send.dtype)
-        or (recv is not None and (recv.datatype is not None or not kind(recv.dtype)))
-    ):
+    own, theirs = send.dtype, send.dtype if recv is None else recv.dtype
+    if send.datatype is not None or (recv is not None and recv.datatype is not None):
         return False
-    check_op(op, send.dtype, rank)
-    return not (is_extended(send.dtype) or (recv is not None and is_extended(recv.dtype)))
+    if not kind(own) or (theirs is not own and not kind(theirs)):
+        return False
+    check_op(op, own, rank)
+    return not (is_extended(own) or is_extended(theirs))
 
 
 def _share(count: int, nblocks: int, name: str, rank: int) -> int:

@@ -13,7 +13,7 @@ from hpcoll.comm.planning.planner import Planner
 from hpcoll.comm.plans.plan import Plan, Prepared
 from hpcoll.comm.plans.segmentation import counts_of, ledger_nbytes, nparts
 from hpcoll.runtime.engine.call_cache import MAX_COUNT, BufferPattern, CachedCall, CallTable, MpiCall
-from hpcoll.runtime.program.call_fields import ALIASED, BLOCKS, OF_RECEIVED, TYPED, UNKNOWN
+from hpcoll.runtime.program.call_fields import ALIASED, BLOCKS, OF_NONE, TYPED, UNKNOWN
 
 
 def may_enter(table: CallTable, call: Call, plan: Plan, send: Any) -> bool:
@@ -87,24 +87,20 @@ def _enter(
         element = received.size if isinstance(served.by, MpiCall) else call.dtype.itemsize
         least, most = counts_of(cell, call, who[1], element)
         most = min(most, MAX_COUNT) if isinstance(served.by, MpiCall) else most
-        served = served._replace(
-            cell=(least, most),
-            count=call.nbytes // element,
-            nbytes=ledger_nbytes(call, who[1]),
-            maps=call.maps,
-        )
-    elif _can_be_read(sent, received, row, call) and (sent.kind == TYPED or not _told_blocks(call, who[0])):
-        served = served._replace(
-            cell=cell, sizes=whose_sizes(row, call), unit=call.dtype.itemsize, maps=call.maps
-        )
+        count, nbytes = call.nbytes // element, ledger_nbytes(call, who[1])
+        served = CachedCall(served.by, served.plan, (least, most), count, nbytes, maps=call.maps)
     else:
-        return
+        sizes = whose_sizes(row, call, sent, received)
+        if not _can_be_read(sent, received, sizes) or (sent.kind != TYPED and _told_blocks(call, who[0])):
+            return
+        unit = call.dtype.itemsize
+        served = CachedCall(served.by, served.plan, cell, sizes=sizes, unit=unit, maps=call.maps)
     table.enter(row.find("op", arguments), sent, received, served)
 
 
-def _can_be_read(sent: BufferPattern, received: BufferPattern, row: Method, call: Call) -> bool:
-    """Say whether compiled code finds the blocks of both buffers: in place those that are sent lie where a gather receives."""
-    return received.kind != ALIASED and (sent.kind != ALIASED or whose_sizes(row, call) == OF_RECEIVED)
+def _can_be_read(sent: BufferPattern, received: BufferPattern, sizes: int) -> bool:
+    """Say whether compiled code finds the blocks of both buffers: in place those that are sent lie where a gather or reduction receives."""
+    return received.kind != ALIASED and (sent.kind != ALIASED or sizes != OF_NONE)
 
 
 def _nblocks(call: Call | None, rank: int, nranks: int) -> tuple[int, int]:

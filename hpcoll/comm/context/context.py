@@ -372,7 +372,7 @@ class Context(CommunicatorCalls):
         """Run a call by its plan's engine."""
         call, plan = prepared.call, prepared.plan
         assert call is not None
-        with self.failure_scope(plan.named(call.count)):
+        with self.failure_scope(plan.title, call.count):
             engine, status = plan.run(prepared.context_pool.begin(), call)
         if status == BUSY:
             self.run(status, key, arguments)

@@ -24,6 +24,7 @@ from hpcoll.comm.plans.segmentation import ledger_nbytes
 from hpcoll.comm.requests.call_hooks import HOOKS, BeginningCall, other_thread
 from hpcoll.comm.requests.operation import collect, hurry
 from hpcoll.comm.requests.pending import PendingStarts, defer
+from hpcoll.comm.requests.persistent_request import LibraryPersistentRequest, PersistentRequest, TaggedRequest
 from hpcoll.comm.requests.progress_thread import can_be_helped
 from hpcoll.comm.requests.request import Make, Request, begin, is_eager, launch, start
 from hpcoll.comm.status.regions import Region, regions
@@ -177,7 +178,7 @@ def _on_copies(
         prepared = context.gpu.known(_in_flight(key), seen)
         if prepared is None or prepared.call is None:
             return None
-        with context.failure_scope(prepared.plan.named(prepared.call.count)):
+        with context.failure_scope(prepared.plan.title, prepared.call.count):
             pool = prepared.context_pool.in_flight(turn)
             request, _ = start(context, pool, prepared.plan, prepared.call, make or Request.of, asked[0])
         _issued(context)
@@ -279,7 +280,7 @@ def _prepared(context: Context, asked: BeginningCall, make: Make | None = None) 
         from hpcoll.comm.requests.chained import chain
 
         return chain(context.rank, f"I{method.lower()}", request, make)
-    with context.failure_scope(plan.named(call.count)):
+    with context.failure_scope(plan.title, call.count):
         request, engine = start(
             context, prepared.context_pool.in_flight(turn), plan, call, make or Request.of, asked.limit_s
         )
@@ -398,12 +399,6 @@ def make_persistent(
 
 
 def _made_persistent(context: Context, asked: BeginningCall, region: Region | None) -> MPI.Prequest:
-    from hpcoll.comm.requests.persistent_request import (
-        LibraryPersistentRequest,
-        PersistentRequest,
-        TaggedRequest,
-    )
-
     method, arguments, *_ = asked
     context.check(asked)
     with context.failure_scope(f"{method}_init"):
@@ -416,7 +411,8 @@ def _made_persistent(context: Context, asked: BeginningCall, region: Region | No
         prepared, message_context, engine = _planned_before(context, table, asked, arguments)
     else:
         with context.failure_scope(method):
-            prepared = context.prepare(asked._replace(arguments=arguments))
+            alike = arguments is asked.arguments
+            prepared = context.prepare(asked if alike else asked._replace(arguments=arguments))
         call, plan = prepared.call, prepared.plan
         if call is None or plan.algorithm == NATIVE:
             theirs = arguments_of(context, METHODS[method], prepared._replace(arguments=given))
@@ -425,7 +421,7 @@ def _made_persistent(context: Context, asked: BeginningCall, region: Region | No
             return LibraryPersistentRequest.of(
                 made, partial(plan.account.note, ledger_nbytes(call, context.nranks))
             )
-        with context.failure_scope(plan.named(call.count)):
+        with context.failure_scope(plan.title, call.count):
             message_context = prepared.context_pool.message_context()
             engine = plan.take(message_context, call)
         if may_enter(table, call, plan, send):
@@ -441,7 +437,7 @@ def _made_persistent(context: Context, asked: BeginningCall, region: Region | No
     request = PersistentRequest() if region is None else TaggedRequest.of(region)
     compared, call = context.resources.service_collectives, prepared.call
     assert call is not None
-    with context.failure_scope(prepared.plan.named(call.count)):
+    with context.failure_scope(prepared.plan.title, call.count):
         at_once = call.exported is not None  # its message context goes with it
         compared.begin_comparison(message_context, engine, at_once=at_once)
         compare = partial(compared.end_comparison, message_context.index)
@@ -462,7 +458,7 @@ def _planned_before(
     (source, target, counts), kept = table.waiting, table.take_kept()
     describe = partial(context.planner.describe, METHODS[asked.method], arguments, asked)
     message_context = context.resources.message_context()
-    with context.failure_scope(plan.named(call.count)):
+    with context.failure_scope(plan.title, call.count):
         engine = plan.take_made(message_context, counts, call.maps)
         if engine is None:
             described = describe()

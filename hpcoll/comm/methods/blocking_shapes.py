@@ -63,7 +63,8 @@ def _run_with(
     if method == "Reduce_scatter" and arguments[2] is None and not context.closed:
         with context.failure_scope(method):
             counts = every_count(arguments[0], arguments[1], context.rank, context.caller.allgather)
-        arguments, send = (*arguments[:2], counts, arguments[3]), with_counts(arguments[0], counts)
+        arguments = *arguments[:2], counts, arguments[3]
+        send, recv = with_counts(*arguments[:3])
     plain = algorithm is None and segment is None and order is None and root == 0
     key = method if plain else (method, root, algorithm, segment, order)
     status = run_cached(context.plain[method] if plain else context.tables[key], send, recv, op)
@@ -297,7 +298,7 @@ def _varying_reduction(name: str) -> _Run:
         stream: Any = None,
         order: str | None = None,
     ) -> None:
-        send = with_counts(sendbuf, recvcounts)
+        send, recv = with_counts(sendbuf, recvbuf, recvcounts)
         if (
             extra is not ...
             or algorithm is not None
@@ -307,20 +308,20 @@ def _varying_reduction(name: str) -> _Run:
             or (order is not None and order is not RANK_ORDER)
             or recvcounts is None
         ):
-            given, found_by = (sendbuf, recvbuf, recvcounts, op), (send, recvbuf, op, 0)
+            given, found_by = (sendbuf, recvbuf, recvcounts, op), (send, recv, op, 0)
             return _run_with(
                 self, name, given, found_by, extra, algorithm, segment, timeout, tag, stream, order
             )
         context = self._calls
         tables = context.plain if order is None else context.ordered
-        status = run_cached(tables[name], send, recvbuf, op)
+        status = run_cached(tables[name], send, recv, op)
         if status:
             context.run(
                 status,
                 name if order is None else (name, 0, None, None, order),
                 (sendbuf, recvbuf, recvcounts, op),
                 send,
-                recvbuf,
+                recv,
                 stream=stream,
             )
 

@@ -6,6 +6,7 @@ the parts that may differ between ranks: buffers, in place or not, kinds of memo
 
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -175,10 +176,9 @@ class Signature(NamedTuple):
     def word(self) -> int:
         """All fields in a number below 2**63; never 0, which is no signature."""
         word = 0
-        *fields, _ = self._replace(element=self.element + _ORDERED * self.ordered)
-        for bits, field in zip(reversed(_BITS), reversed(fields), strict=True):
+        for bits, field in zip(reversed(_BITS), reversed(self[:-1]), strict=True):
             word = (word << bits) + field
-        return word
+        return word + (_ORDERED * self.ordered << sum(_BITS[:2]))
 
     @property
     def compared(self) -> "Signature":
@@ -333,6 +333,7 @@ def _algorithms(collective: str) -> list[str]:
     return _ALGORITHMS[collective] + [row.name for row in registered(collective)]
 
 
+@lru_cache(maxsize=256)  # NumPy takes longer to name a type than a short message does
 def _name(element: Element) -> str:
     return (
         element if isinstance(element, str) else element.of if isinstance(element, Derived) else element.name

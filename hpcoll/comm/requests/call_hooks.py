@@ -123,9 +123,9 @@ class CollectiveOwner(CallOwner):
         if isinstance(error, DeviceError | TransportError):
             raise type(error)(f"{where}: {text}", code=error.code) from None
 
-    def failure_scope(self, what: str) -> "FailureScope":
-        """Return a context manager for what may fail on this rank alone: then all ranks give up."""
-        return FailureScope(self, what)
+    def failure_scope(self, what: str, elements: int = 0) -> "FailureScope":
+        """Return a context manager for what may fail on this rank alone: then all ranks give up; ``what`` may have a gap for elements."""
+        return FailureScope(self, what, elements)
 
 
 class FailureScope:
@@ -134,17 +134,18 @@ class FailureScope:
     Entering it at each call costs a quarter of what `contextlib.contextmanager` does.
     """
 
-    __slots__ = ("_calls", "_what")
+    __slots__ = ("_calls", "_elements", "_what")
 
-    def __init__(self, calls: CollectiveOwner, what: str) -> None:
+    def __init__(self, calls: CollectiveOwner, what: str, elements: int) -> None:
         self._calls = calls
         self._what = what
+        self._elements = elements
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, DeviceError | MemoryError | TransportError):
-            self._calls.interrupted(self._what, error)
+        if error is not None and isinstance(error, DeviceError | MemoryError | TransportError):
+            self._calls.interrupted(self._what.format(self._elements), error)
 
 
 def other_thread(rank: int) -> ArgumentError:

@@ -4,6 +4,7 @@ Short calls spend most of their time in Python. So compiled code reads operator,
 themselves, by their addresses. Where these are not laid out as expected (`hpcoll.runtime.engine.object_layout`), Python plans every call.
 """
 
+import struct
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
@@ -32,6 +33,9 @@ _SELDOM = (
 )
 _UNUSED = -1
 MAX_COUNT = 2**31 - 1  # of a vector or of a block of a call of the MPI library
+_ENTRY = struct.Struct(f"{c.ENTRY}q")
+_NOTHING = (0,) * (c.RECEIVED - c.SENT - 1)  # of a side behind its kind
+_NO_PLACES = (0,) * (c.VALUE - c.HOLDER - 1)  # of a side that is an array
 
 
 class BufferPattern(NamedTuple):
@@ -59,23 +63,31 @@ class BufferPattern(NamedTuple):
     @property
     def words(self) -> list[int]:
         """The pattern as words of an entry."""
-        if self.array is None:
-            return [self.kind, *[0] * (c.RECEIVED - c.SENT - 1)]
-        wanted, array = id(self.type) if self.type_at >= 0 else 0, self.array
-        is_array = isinstance(array, np.ndarray)
-        order = c.FORTRAN if is_array and not array.flags.c_contiguous else c.CONTIGUOUS
-        flags = order | c.ALIGNED | (c.WRITEABLE if self.writable else 0)
-        if self.typed is not None:
-            wanted = self.typed.ctypes.data
-        words = [self.kind, self.length, self.type_at, wanted]
+        array = self.array
+        if array is None:
+            return [self.kind, *_NOTHING]
         bare = self.type_at < 0 and self.typed is None
-        if is_array:  # of that type, or plain
-            words += [id(array.dtype), self.element, array.itemsize, flags, id(type(array))]
-            words += [0] * (c.VALUE - c.HOLDER - 1)
-            words += [0 if bare else structure_of(array.dtype), -1, 0]
+        wanted = self.typed.ctypes.data if self.typed is not None else 0 if bare else id(self.type)
+        flags = c.ALIGNED | c.WRITEABLE if self.writable else c.ALIGNED
+        if isinstance(array, np.ndarray):  # of that type, or plain
+            flags |= c.CONTIGUOUS if array.flags.c_contiguous else c.FORTRAN
+            dtype, unit = id(array.dtype), array.itemsize
+            held = (*_NO_PLACES, 0 if bare else structure_of(array.dtype), -1, 0)
         else:
-            words += [0, self.element, unit_of(array), flags, id(type(array)), *holder_of(array, bare)]
-        return [*words, *(self.derived or (0, self.element, 0, self.element)), self.nblocks]
+            flags |= c.CONTIGUOUS
+            dtype, unit, held = 0, unit_of(array), holder_of(array, bare)
+        words = [
+            self.kind,
+            self.length,
+            self.type_at,
+            wanted,
+            dtype,
+            self.element,
+            unit,
+            flags,
+            id(type(array)),
+        ]
+        return [*words, *held, *(self.derived or (0, self.element, 0, self.element)), self.nblocks]
 
     @property
     def owners(self) -> tuple[object, ...]:
@@ -201,7 +213,8 @@ class CallTable:
         self._numbers = memoryview(self._words)  # type: ignore[arg-type]  # the same numbers, at a third of the price
         self.calls: list[CachedCall] = []
         self._keep: list[tuple[object, ...]] = []
-        self._rows: dict[tuple[int, ...], list[int]] = {}  # by all of an entry but its counts
+        self._entries = self._numbers[c.ENTRIES :].cast("B")
+        self._rows: dict[bytes, list[int]] = {}  # by all of an entry but its counts
         self._misses, self._newest, self.closed = 0, 0, False
 
     def wants_more(self) -> bool:
@@ -244,44 +257,46 @@ class CallTable:
     def enter(self, op: object, sent: BufferPattern, received: BufferPattern, served: CachedCall) -> None:
         """Add a call, by the operator as the caller gives it, or None, and patterns of its buffers."""
         alike = served.sizes == c.ALL_ALIKE
-        strides = [_stride(side, served.count) for side in (sent, received)] if alike else [served.unit] * 2
-        if not SUPPORTED or None in strides:
+        sent_stride = _stride(sent, served.count) if alike else served.unit
+        stride = _stride(received, served.count) if alike else served.unit
+        if not SUPPORTED or sent_stride is None or stride is None:
             return
         by, (least, most) = served.by, served.cell if served.count or served.sizes else (0, 0)
         address = 0 if by is None else -by.address if isinstance(by, MpiCall) else by.address
-        head = [id(op), address, least, most, *(stride or 0 for stride in strides), served.sizes]
-        head += [*addresses(served.maps), 0 if not isinstance(op, MPI.Op) or op.is_predefined else handle(op)]
-        entry = [*head, *sent.words, *received.words]
+        op_handle = 0 if not isinstance(op, MPI.Op) or op.is_predefined else handle(op)
+        head = id(op), address, least, most, sent_stride, stride, served.sizes, *addresses(served.maps)
+        entry = _ENTRY.pack(*head, op_handle, *sent.words, *received.words)
         if len(self.calls) == MAX_ENTRIES:
             self.clear()
-        self._newest = row = self._neighbour(entry)
-        if row == len(self.calls):
+        kind = entry[: 8 * c.LEAST] + entry[8 * (c.MOST + 1) :]
+        self._newest = self._widened(kind, least, most)
+        if self._newest == len(self.calls):
+            at = _ENTRY.size * self._newest
+            self._entries[at : at + _ENTRY.size] = entry
             self._keep.append((op, *sent.owners, *received.owners))
             self.calls.append(served)
-            self._rows.setdefault(_but_counts(entry), []).append(row)
-        self._words[c.ENTRIES + c.ENTRY * row : c.ENTRIES + c.ENTRY * (row + 1)] = entry
-        self._words[c.NENTRIES] = len(self.calls)
+            self._rows.setdefault(kind, []).append(self._newest)
+            self._numbers[c.NENTRIES] = len(self.calls)
 
-    def _neighbour(self, entry: list[int]) -> int:
-        """Return the row of an entry: that of one like it for the counts right below or above, which it then includes, or a new one."""
-        for row in self._rows.get(_but_counts(entry), ()):
-            at = c.ENTRIES + c.ENTRY * row
-            least, most = int(self._words[at + c.LEAST]), int(self._words[at + c.MOST])
-            if entry[c.LEAST] <= most + 1 and least <= entry[c.MOST] + 1:
-                entry[c.LEAST], entry[c.MOST] = min(entry[c.LEAST], least), max(entry[c.MOST], most)
+    def _widened(self, kind: bytes, least: int, most: int) -> int:
+        """Return the row that serves calls of a kind and of these counts: one for the counts right below or above, now for these too.
+
+        Where there is none, it is that of an entry to come.
+        """
+        for row in self._rows.get(kind, ()):
+            at, numbers = c.ENTRIES + c.ENTRY * row, self._numbers
+            if least <= numbers[at + c.MOST] + 1 and numbers[at + c.LEAST] <= most + 1:
+                numbers[at + c.LEAST] = min(least, numbers[at + c.LEAST])
+                numbers[at + c.MOST] = max(most, numbers[at + c.MOST])
                 return row
         return len(self.calls)
 
     def clear(self) -> None:
         """Forget all calls."""
-        self._words[c.NENTRIES] = 0
+        self._numbers[c.NENTRIES] = 0
         self.calls.clear()
         self._keep.clear()
         self._rows.clear()
-
-
-def _but_counts(entry: list[int]) -> tuple[int, ...]:
-    return tuple(entry[: c.LEAST] + entry[c.MOST + 1 :])
 
 
 def _stride(side: BufferPattern, count: int) -> int | None:

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -174,7 +173,8 @@ class HostEngine:
 
     def another(self, counts: int, binding: Binding) -> "HostEngine | None":
         """Return an engine of the same program for counts at an address; None where it does not hold for them. This one has not run."""
-        made = copy(self)
+        made = type(self).__new__(type(self))
+        vars(made).update(vars(self))
         words = self._words.copy()
         words[_PLACES] -= self.address
         made._bind_words(words)
@@ -307,8 +307,7 @@ class HostEngine:
 
         ``null`` and ``stand_in`` are handles of no request, and of a completed one.
         """
-        values = np.array([cell, null, stand_in], np.uint64).view(np.int64)
-        self.state[f.CELL], self.state[f.NULL], self.state[f.STAND_IN] = values
+        self.state[f.CELL], self.state[f.NULL], self.state[f.STAND_IN] = cell, null, stand_in
         self.state[f.HANDLE_MASK] = -1 if nbytes == 8 else (1 << 32) - 1
 
     def unbind_request(self) -> None:

@@ -181,4 +181,5 @@ UNMAPPED: Maps = None, None
 
 def addresses(maps: Maps) -> tuple[int, int]:
     """Return the addresses of maps, 0 where there is none."""
-    return tuple(0 if layout is None else layout.address for layout in maps)  # type: ignore[return-value]
+    source, target = maps
+    return 0 if source is None else source.address, 0 if target is None else target.address

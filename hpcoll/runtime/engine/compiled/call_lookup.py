@@ -116,6 +116,7 @@ def _run(table, at, send, recv, source, target, count):  # type: ignore[no-untyp
 
 @njit(nogil=True)
 def _start(engine, source, target, counts):  # type: ignore[no-untyped-def]
+    """Start a call of these counts; the answer is one of `resize` or of `progress.start`."""
     status = resize(engine, counts)
     return status if status != f.DONE else start(engine, source, target)
 
@@ -156,19 +157,28 @@ def _varying(table, at, send, recv, room):  # type: ignore[no-untyped-def]
     """
     entry, rank = pointer(at), pointer(table)[c.RANK]
     aliased = entry[c.SENT + c.KIND] == c.ALIASED
-    if aliased:  # this rank's block, which lies among those that are received
-        source, sent_nbytes, nsent = 0, 0, 1 if send == pointer(table)[c.IN_PLACE] else -1
+    if aliased and send != pointer(table)[c.IN_PLACE]:
+        return 0, 0, -1
+    reduces = aliased and entry[c.SIZES] != c.OF_RECEIVED  # results come where their contributions lie
+    if reduces:
+        source, sent_nbytes, nsent = read_blocks(table, at + 8 * c.RECEIVED, recv, room)
+    elif aliased:  # this rank's block, which lies among those that are received
+        source, sent_nbytes, nsent = 0, 0, 1
     else:
         source, sent_nbytes, nsent = read_blocks(table, at + 8 * c.SENT, send, room)
     if nsent < 0:
         return 0, 0, -1
     received = room + 16 * nsent
-    target, received_nbytes, nreceived = read_blocks(table, at + 8 * c.RECEIVED, recv, received)
+    if reduces:
+        target, received_nbytes, nreceived = source, sent_nbytes, 1
+        pointer(received)[0], pointer(received)[1] = 0, pointer(room)[2 * rank + 1]
+    else:
+        target, received_nbytes, nreceived = read_blocks(table, at + 8 * c.RECEIVED, recv, received)
     if nreceived < 0:
         return 0, 0, -1
-    if aliased:
+    if aliased and not reduces:
         source, pointer(room)[0], pointer(room)[1] = target, 0, pointer(received)[2 * rank + 1]
-    elif nsent and nreceived:
+    elif nsent and nreceived and not reduces:
         if entry[c.SIZES] != c.OF_EDGES:  # both have the block that stays on this rank
             sent_own, received_own = rank if nsent > 1 else 0, rank if nreceived > 1 else 0
             if pointer(room)[2 * sent_own + 1] != pointer(received)[2 * received_own + 1]:

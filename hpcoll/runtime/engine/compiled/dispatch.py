@@ -29,6 +29,7 @@ def _call(what, a, b, c, d):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _answer(what, a, b, c, d):  # type: ignore[no-untyped-def]
+    """Do what is asked for without the GIL; answer as the function that does it."""
     if what == f.RUN:
         return interpreter.run(a, b, c, d)
     if what == f.START:

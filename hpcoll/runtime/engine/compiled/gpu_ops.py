@@ -90,6 +90,7 @@ def address_at(state, peer, where):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _reduce(state, gpu, row, lane):  # type: ignore[no-untyped-def]
+    """Launch the kernel of a row that reduces, which takes as many addresses as any row has; return the driver's answer."""
     values, operands = pointer(gpu[f.VALUES]), pointer(state[f.SOURCES])
     nsources, nfurther, first = row[f.NSOURCES], row[f.NFURTHER], row[f.FIRST_SOURCE]
     for i in range(MAX_DESTINATIONS):  # those that are not in use repeat one that is

@@ -253,6 +253,7 @@ def run_locked(address, input_address, output_address, counts):  # type: ignore[
 
 @njit(nogil=True)
 def _go_on(address, idle):  # type: ignore[no-untyped-def]
+    """Give lanes turns until all have ended; ``idle``: turns in which nothing has moved. The answer is one of `run`'s."""
     state, since, lingers, before = pointer(address), 0, 0, 0
     while state[f.ENDED] < state[f.NLANES]:
         moved = advance_by_address(address)

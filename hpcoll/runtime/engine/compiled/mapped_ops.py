@@ -46,6 +46,7 @@ def _copy_runs(to, to_step, source, step, nruns, nbytes):  # type: ignore[no-unt
 
 @njit(nogil=True)
 def _move_runs(memory, stride, packed, nruns, nbytes, unpacks):  # type: ignore[no-untyped-def]
+    """Copy runs of bytes that follow each other packed, and in memory are a stride apart."""
     if unpacks:
         _copy_runs(memory, stride, packed, nbytes, nruns, nbytes)
     else:

@@ -65,6 +65,7 @@ def let_mpi_move(address):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, forceinline=True)
 def _argument(words, i, source, target, count):  # type: ignore[no-untyped-def]
+    """Return the i-th argument of the C function."""
     if i == words[c.SOURCE_AT]:
         return source
     if i == words[c.TARGET_AT]:

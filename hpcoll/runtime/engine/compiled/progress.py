@@ -62,6 +62,7 @@ def _advance(table, slot):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _round(table):  # type: ignore[no-untyped-def]
+    """Give each slot a turn; say whether anything has moved."""
     moved = 0
     for slot in range(load_acquire(table + 8 * p.HIGH)):
         moved |= _advance(table, slot)
@@ -70,6 +71,7 @@ def _round(table):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _in_flight(table):  # type: ignore[no-untyped-def]
+    """Say whether any operation has not ended."""
     for slot in range(load_acquire(table + 8 * p.HIGH)):
         state = load_acquire(table + 8 * (p.SLOTS + p.SLOT * slot + p.STATE))
         if state in (p.QUEUED, p.RUNNING):

@@ -23,6 +23,7 @@ def cross(words, arguments, nargs):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _cross(address, before, after, otherwise):  # type: ignore[no-untyped-def]
+    """Set the number ``after`` where the process is in region ``before``; else call the function of Python ``otherwise``."""
     words = pointer(address)
     number = pointer(words[o.NUMBER_AT])
     if number[0] != words[before]:

@@ -43,6 +43,7 @@ _REFUSED = -1  # the system had no pages for all slots
 
 @njit(nogil=True, forceinline=True)
 def _acks(rings, reader, writer):  # type: ignore[no-untyped-def]
+    """Return the address of the cache line in which a reader acknowledges the messages of a writer."""
     return rings[f.ACKS_AT] + (reader * rings[f.NLOCAL] + writer) * CACHE_LINE_NBYTES
 
 
@@ -58,6 +59,7 @@ def _unread(rings, peer, slot):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, forceinline=True)
 def _ring_slot(rings, source, destination, slot, number):  # type: ignore[no-untyped-def]
+    """Return the address of the ring slot of a numbered message."""
     nlocal = rings[f.NLOCAL]
     return (
         rings[f.SLOTS_AT]

@@ -85,6 +85,7 @@ def _array(table, side, array):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, forceinline=True)
 def _array_nbytes(table, wanted, array):  # type: ignore[no-untyped-def]
+    """Return the bytes of an array of the side's element type and order; -1 for anything else."""
     fields = pointer(array)
     if fields[c.TYPE_OF] != pointer(table)[c.ARRAY] and fields[c.TYPE_OF] != wanted[c.HOLDER]:
         return _NO
@@ -152,6 +153,7 @@ def _data(side, array):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, forceinline=True)
 def _counted(number):  # type: ignore[no-untyped-def]
+    """Return a number that can be a count; -1 in place of another."""
     return number if 0 <= number < _MOST else _NO
 
 
