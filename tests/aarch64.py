@@ -21,7 +21,7 @@ from outcomes import FAILED, PASSED, SKIPPED, Case
 NAME = "aarch64"
 WHERE = platforms.FOLDER / NAME
 LIMIT_S = 1800  # of a job: the emulator takes ten times as long, and the first one compiles
-MIRROR, SUITE = "http://deb.debian.org/debian", "bookworm"
+SUITE = "bookworm"
 DEBIAN = ("python3", "mpich")
 PYTHON = ("3.11", "cp311")
 TAGS = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_17", "manylinux2014")
@@ -58,7 +58,7 @@ def make(wheel: Path) -> None:
     if not stamp.exists():
         shutil.rmtree(WHERE, ignore_errors=True)
         chosen = ["--arch=arm64", "--variant=minbase", f"--include={','.join(DEBIAN)}"]
-        platforms.command("debootstrap", *chosen, SUITE, WHERE, MIRROR)
+        platforms.command("debootstrap", *chosen, SUITE, WHERE)
         names = WHERE / "opt/names"
         names.mkdir()
         (names / "libmpi.so.12").symlink_to("/usr/lib/aarch64-linux-gnu/libmpich.so.12")
