@@ -56,6 +56,10 @@ class Library(NamedTuple):
         return "==" not in self.release
 
     @property
+    def is_here(self) -> bool:
+        return self.file.exists() and (self.folder / self.mpiexec).exists()
+
+    @property
     def folder(self) -> Path:
         return Path("/usr") if self.of_debian else FOLDER / "mpi" / self.release.replace("==", "-")
 
@@ -68,12 +72,12 @@ class Library(NamedTuple):
 
 
 class Software(NamedTuple):
-    """A virtual environment, or packages beside the interpreter of a root.
+    """A virtual environment, or packages for the interpreter of a root.
 
     Attributes:
         packages: Where setup.cfg allows others than those that tests run with.
         mpi4py_for: The MPI library for which mpi4py, the last of the packages, is built.
-        root: For machines that have no such interpreter, or none of its processor.
+        root: For machines that lack the interpreter, the processor, or the MPI library.
     """
 
     python: str
@@ -82,10 +86,10 @@ class Software(NamedTuple):
     mpi4py_for: str = ""
     root: Root | None = None
 
-    @property
-    def in_root(self) -> Root | None:
-        """The root, where it is needed."""
-        return self.root if self.root and (self.root.is_emulated or not interpreter(self.python)) else None
+    def in_root(self, library: Library) -> Root | None:
+        """Return the root, where it is needed."""
+        here = interpreter(self.python) and (library.is_here or not library.of_debian)
+        return self.root if self.root and (self.root.is_emulated or not here) else None
 
 
 LIBRARIES = {
@@ -108,7 +112,9 @@ SOFTWARE = {
         mpi4py_for="Open MPI 5",
     ),
     "older": Software(
-        "3.11", ("numpy==2.0.2", "numba==0.61.2", "llvmlite==0.44.0", "ml_dtypes==0.5.0", "mpi4py==4.1.0")
+        "3.11",
+        ("numpy==2.0.2", "numba==0.61.2", "llvmlite==0.44.0", "ml_dtypes==0.5.0", "mpi4py==4.1.0"),
+        root=Root("bookworm", ("python3.11", "openmpi-bin", "mpich")),
     ),
     "newest from the sdist": Software("3.12", installed_from="sdist"),
     "newest": Software("3.13"),
@@ -173,13 +179,13 @@ def interpreter(python: str) -> str:
     return found if works else ""
 
 
-def lacks(software: Software, library: Library) -> str:
+def lacks(software: Software, library: Library, root: Root | None) -> str:
     """Return why a platform cannot be had on this machine; the empty string where it can."""
-    if software.in_root:
-        return debian.lacks(software.in_root)
+    if root:
+        return debian.lacks(root)
     if not interpreter(software.python):
         return f"no Python {software.python}"
-    if library.of_debian and not (library.file.exists() and (library.folder / library.mpiexec).exists()):
+    if library.of_debian and not library.is_here:
         return f"Debian's {library.release} is not installed"
     return "no C compiler" if software.mpi4py_for and not shutil.which("gcc") else ""
 
@@ -237,22 +243,27 @@ def make_library(library: Library) -> None:
         fetch(sys.executable, [library.release], "--ignore-installed", "--prefix", library.folder)
 
 
-def make_software(name: str, built: Mapping[str, Path]) -> Path:
+def folder_of(name: str, root: Root | None) -> Path:
+    return FOLDER / "environments" / (name.replace(" ", "_") + ("-root" if root else ""))
+
+
+def make_software(name: str, built: Mapping[str, Path], root: Root | None) -> Path:
     """Return the interpreter of an environment; the environment is made once, and has hpcoll installed anew in every run."""
-    software, where = SOFTWARE[name], FOLDER / "environments" / name.replace(" ", "_")
-    if root := software.in_root:
+    software, where = SOFTWARE[name], folder_of(name, root)
+    own = [package.partition("==")[0] for package in software.packages]
+    needed = [*PYTEST, *software.packages, *(one for one in NEEDED if one not in own)]
+    if root:
         shutil.rmtree(where, ignore_errors=True)
         wheels, fitting = root.wheels(software.python), partial(root.fitting, software.python)
-        fetch(sys.executable, [*NEEDED, *PYTEST], *wheels, f"--target={where}", fitting=fitting)
+        fetch(sys.executable, needed, *wheels, f"--target={where}", fitting=fitting)
         pip(sys.executable, built["wheel"], f"--target={where}")
         return Path("/usr/bin", f"python{software.python}")
     python, stamp = where / "bin/python", where / "stamp"
     wanted = "\n".join([str(software), interpreter(software.python), (ROOT / "setup.cfg").read_text()])
     if not stamp.exists() or stamp.read_text() != wanted:
         command(interpreter(software.python), "-m", "venv", "--clear", where)
-        own = [package.partition("==")[0] for package in software.packages]
-        wheels = software.packages[:-1] if software.mpi4py_for else software.packages
-        fetch(python, [*BUILDERS, *PYTEST, *wheels, *(one for one in NEEDED if one not in own)])
+        built_here = software.packages[-1:] if software.mpi4py_for else ()
+        fetch(python, [*BUILDERS, *(one for one in needed if one not in built_here)])
         if software.mpi4py_for:
             library = LIBRARIES[software.mpi4py_for]
             make_library(library)
@@ -263,7 +274,7 @@ def make_software(name: str, built: Mapping[str, Path]) -> Path:
             }
             fetch(
                 python,
-                software.packages[-1:],
+                built_here,
                 "--no-cache-dir",
                 "--no-binary",
                 "mpi4py",
@@ -284,7 +295,7 @@ class Platform:
         self.name, self.title, self.built, self.results = name, title, built, results
         self.runs = RUNS[1:2] if short else RUNS
         self.software, self.library = SOFTWARE[name], LIBRARIES[title]
-        self.root, self.where = self.software.in_root, Path("/")
+        self.root, self.where = self.software.in_root(self.library), Path("/")
         if self.root:
             self.where = FOLDER / "roots" / f"{self.root.suite}-{self.root.architecture}"
             self.library = self.library._replace(root=self.where)
@@ -325,7 +336,7 @@ class Platform:
             if self.root:
                 debian.make(self.root, self.where)
             make_library(self.library)
-            self.python = make_software(self.name, self.built)
+            self.python = make_software(self.name, self.built, self.root)
         except subprocess.CalledProcessError as error:
             return str(error)
         return ""
@@ -343,7 +354,7 @@ class Platform:
         if self.root:
             own |= {
                 "PATH": debian.PATH,
-                "PYTHONPATH": str(FOLDER / "environments" / self.name.replace(" ", "_")),
+                "PYTHONPATH": str(folder_of(self.name, self.root)),
             }
             entered = debian.inside(self.where, (FOLDER, ROOT / "tests", self.results))
         ours = OPEN_MPI | (OPEN_MPI_ROOT if os.geteuid() == 0 else {})
@@ -433,7 +444,7 @@ class Platform:
 def examine(platform: Platform) -> tuple[dict[str, Case], str]:
     """Return what became of a platform's cases, and its row of the table."""
     label, bad, cases = platform.label, list[str](), dict[str, Case]()
-    reason = lacks(platform.software, platform.library)
+    reason = lacks(platform.software, platform.library, platform.root)
     for what, step in ({} if reason else platform.steps()).items():
         since = time.monotonic()
         problem = step()
