@@ -126,7 +126,7 @@ BUDGETS = {
     "tests/cluster, openmpi": (60, 240),
     "tests/cluster, mpich": (0, 60),
     "tests/mpi on 1 rank, mpich": (0, 80),
-    "tests/mpi on 1 rank, openmpi": (150, 380),
+    "tests/mpi on 1 rank, openmpi": (150, 400),
     "tests/launch, mpich": (90, 120),
     "tests/launch, openmpi": (0, 60),
     "tests/unit": (190, 460),
