@@ -37,11 +37,21 @@ def easybuild(file: Path) -> str:
 
 
 def spack(file: Path) -> str:
-    """Read the package as Python; Spack itself is on no index of Python packages."""
+    """Read the package as Python, and let Spack choose releases for it beside its own collection; it is on no index of Python packages."""
     body = ast.parse(file.read_text()).body
     (package,) = (node for node in body if isinstance(node, ast.ClassDef))
     calls = [ast.unparse(node) for node in ast.walk(package) if isinstance(node, ast.Call)]
-    return f"{package.name}: {sum(call.startswith('depends_on') for call in calls)} dependencies; not read by Spack"
+    told = f"{package.name}: {sum(call.startswith('depends_on') for call in calls)} dependencies"
+    if not shutil.which("spack"):
+        return f"{told}; not read by Spack, which is not here"
+    repository = file.parents[1] / "spack_repo/site"
+    shutil.copytree(file.parent, repository / "packages/py_hpcoll")
+    (repository / "repo.yaml").write_text("repo:\n  namespace: site\n  api: v2.2\n")
+    ours = ["spack", "-c", f"repos:[{repository}]"]
+    subprocess.run([*ours, "audit", "packages", "py-hpcoll"], stdout=subprocess.DEVNULL, check=True)
+    for mpi in ("openmpi", "mpich"):
+        subprocess.run([*ours, "spec", f"py-hpcoll ^{mpi}"], stdout=subprocess.DEVNULL, check=True)
+    return f"{told}; Spack has releases of them all, with Open MPI and with MPICH"
 
 
 def container(file: Path) -> str:

@@ -1,8 +1,8 @@
 """hpcoll with other releases of Python, of its packages and of MPI libraries: ``platforms.py [WORD ...]`` runs those with all words.
 
 Each platform has hpcoll installed as users install it, runs ``platform_smoke.py`` on 1 to 3 ranks and ``hpcoll doctor`` under the right
-launcher and a wrong one. What the machine lacks is skipped by name. The folder ``PLATFORMS``, or ``build/platforms``, keeps what was made.
-The word ``aarch64`` stands for an emulated processor (aarch64.py).
+launcher and a wrong one. An interpreter that the machine lacks may be in a root of Debian (`debian`); what else it lacks is skipped by
+name. The folder ``PLATFORMS``, or ``build/platforms``, keeps what was made. The word ``aarch64`` stands for an emulated processor.
 """
 
 import json
@@ -18,7 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import debian
 import outcomes
+from debian import Root
 from environments import ROOT
 from lock import locked
 from mpi_run import OPEN_MPI, OPEN_MPI_ROOT
@@ -47,10 +49,15 @@ class Library(NamedTuple):
     mpiexec: str = "bin/mpiexec"
     variables: Mapping[str, str] = {}
     compiler: str = "bin/mpicc"
+    root: Path = Path("/")  # under which Debian's files are
 
     @property
     def of_debian(self) -> bool:
         return "==" not in self.release
+
+    @property
+    def is_here(self) -> bool:
+        return self.file.exists() and (self.folder / self.mpiexec).exists()
 
     @property
     def folder(self) -> Path:
@@ -58,17 +65,31 @@ class Library(NamedTuple):
 
     @property
     def file(self) -> Path:
-        """The library itself, which is not there where nothing matches."""
-        return next(self.folder.glob(self.libmpi), self.folder / self.libmpi)
+        """The library itself, as the root names it; it is not there where nothing matches."""
+        root = self.root if self.of_debian else Path("/")
+        found = (root / self.folder.relative_to("/")).glob(self.libmpi)
+        return next((Path("/", one.relative_to(root)) for one in found), self.folder / self.libmpi)
 
 
 class Software(NamedTuple):
-    """A virtual environment; ``mpi4py_for`` is the MPI library for which mpi4py, the last of its packages, is built."""
+    """A virtual environment, or packages for the interpreter of a root.
+
+    Attributes:
+        packages: Where setup.cfg allows others than those that tests run with.
+        mpi4py_for: The MPI library for which mpi4py, the last of the packages, is built.
+        root: For machines that lack the interpreter, the processor, or the MPI library.
+    """
 
     python: str
-    packages: tuple[str, ...] = ()  # where setup.cfg allows others than those that tests run with
+    packages: tuple[str, ...] = ()
     installed_from: str = "wheel"
     mpi4py_for: str = ""
+    root: Root | None = None
+
+    def in_root(self, library: Library) -> Root | None:
+        """Return the root, where it is needed."""
+        here = interpreter(self.python) and (library.is_here or not library.of_debian)
+        return self.root if self.root and (self.root.is_emulated or not here) else None
 
 
 LIBRARIES = {
@@ -91,14 +112,17 @@ SOFTWARE = {
         mpi4py_for="Open MPI 5",
     ),
     "older": Software(
-        "3.11", ("numpy==2.0.2", "numba==0.61.2", "llvmlite==0.44.0", "ml_dtypes==0.5.0", "mpi4py==4.1.0")
+        "3.11",
+        ("numpy==2.0.2", "numba==0.61.2", "llvmlite==0.44.0", "ml_dtypes==0.5.0", "mpi4py==4.1.0"),
+        root=Root("bookworm", ("python3.11", "openmpi-bin", "mpich")),
     ),
     "newest from the sdist": Software("3.12", installed_from="sdist"),
     "newest": Software("3.13"),
     "newest for the MPI ABI": Software("3.11", ("mpi4py==4.1.2",), mpi4py_for="MPICH 5, MPI ABI"),
     "newest, oldest Python": Software("3.10"),
-    "newest, newest Python": Software("3.14"),
+    "newest, newest Python": Software("3.14", root=Root("testing", ("python3.14",))),
     "newest, without the GIL": Software("3.14t"),
+    "aarch64": Software("3.11", root=Root("bookworm", ("python3.11", "mpich"), "arm64")),
 }
 PLATFORMS = (
     ("oldest", "Open MPI 5"),
@@ -117,7 +141,9 @@ PLATFORMS = (
     ("newest, oldest Python", "Open MPI 5"),
     ("newest, oldest Python", "MPICH 5"),
     ("newest, newest Python", "Open MPI 5"),
+    ("newest, newest Python", "MPICH 5"),
     ("newest, without the GIL", "MPICH 5"),
+    ("aarch64", "MPICH 4.0, Debian"),
 )
 # that make hpcoll's files, and mpi4py
 BUILDERS = (
@@ -153,11 +179,13 @@ def interpreter(python: str) -> str:
     return found if works else ""
 
 
-def lacks(software: Software, library: Library) -> str:
+def lacks(software: Software, library: Library, root: Root | None) -> str:
     """Return why a platform cannot be had on this machine; the empty string where it can."""
+    if root:
+        return debian.lacks(root)
     if not interpreter(software.python):
         return f"no Python {software.python}"
-    if library.of_debian and not (library.file.exists() and (library.folder / library.mpiexec).exists()):
+    if library.of_debian and not library.is_here:
         return f"Debian's {library.release} is not installed"
     return "no C compiler" if software.mpi4py_for and not shutil.which("gcc") else ""
 
@@ -180,11 +208,17 @@ def pip(python: Path | str, *words: str | Path, **variables: str) -> None:
     )
 
 
-def fetch(python: Path | str, packages: Collection[str], *words: str | Path, **variables: str) -> None:
+def fetch(
+    python: Path | str,
+    packages: Collection[str],
+    *words: str | Path,
+    fitting: Callable[[str], str] = str,
+    **variables: str,
+) -> None:
     """Install releases that the lock files have, by hash; where none is asked for, the one that the tests run with."""
     which = FOLDER / "packages.txt"
     which.parent.mkdir(parents=True, exist_ok=True)
-    which.write_text(locked(packages, LOCKED))
+    which.write_text(fitting(locked(packages, LOCKED)))
     pip(python, "--require-hashes", "--requirement", which, *words, **variables)
 
 
@@ -209,16 +243,27 @@ def make_library(library: Library) -> None:
         fetch(sys.executable, [library.release], "--ignore-installed", "--prefix", library.folder)
 
 
-def make_software(name: str, built: Mapping[str, Path]) -> Path:
+def folder_of(name: str, root: Root | None) -> Path:
+    return FOLDER / "environments" / (name.replace(" ", "_") + ("-root" if root else ""))
+
+
+def make_software(name: str, built: Mapping[str, Path], root: Root | None) -> Path:
     """Return the interpreter of an environment; the environment is made once, and has hpcoll installed anew in every run."""
-    software, where = SOFTWARE[name], FOLDER / "environments" / name.replace(" ", "_")
+    software, where = SOFTWARE[name], folder_of(name, root)
+    own = [package.partition("==")[0] for package in software.packages]
+    needed = [*PYTEST, *software.packages, *(one for one in NEEDED if one not in own)]
+    if root:
+        shutil.rmtree(where, ignore_errors=True)
+        wheels, fitting = root.wheels(software.python), partial(root.fitting, software.python)
+        fetch(sys.executable, needed, *wheels, f"--target={where}", fitting=fitting)
+        pip(sys.executable, built["wheel"], f"--target={where}")
+        return Path("/usr/bin", f"python{software.python}")
     python, stamp = where / "bin/python", where / "stamp"
     wanted = "\n".join([str(software), interpreter(software.python), (ROOT / "setup.cfg").read_text()])
     if not stamp.exists() or stamp.read_text() != wanted:
         command(interpreter(software.python), "-m", "venv", "--clear", where)
-        own = [package.partition("==")[0] for package in software.packages]
-        wheels = software.packages[:-1] if software.mpi4py_for else software.packages
-        fetch(python, [*BUILDERS, *PYTEST, *wheels, *(one for one in NEEDED if one not in own)])
+        built_here = software.packages[-1:] if software.mpi4py_for else ()
+        fetch(python, [*BUILDERS, *(one for one in needed if one not in built_here)])
         if software.mpi4py_for:
             library = LIBRARIES[software.mpi4py_for]
             make_library(library)
@@ -229,7 +274,7 @@ def make_software(name: str, built: Mapping[str, Path]) -> Path:
             }
             fetch(
                 python,
-                software.packages[-1:],
+                built_here,
                 "--no-cache-dir",
                 "--no-binary",
                 "mpi4py",
@@ -250,6 +295,10 @@ class Platform:
         self.name, self.title, self.built, self.results = name, title, built, results
         self.runs = RUNS[1:2] if short else RUNS
         self.software, self.library = SOFTWARE[name], LIBRARIES[title]
+        self.root, self.where = self.software.in_root(self.library), Path("/")
+        if self.root:
+            self.where = FOLDER / "roots" / f"{self.root.suite}-{self.root.architecture}"
+            self.library = self.library._replace(root=self.where)
         self.label = f"{title}; Python {self.software.python}, {name}"
         self.ran = {
             "python": self.software.python,
@@ -273,6 +322,10 @@ class Platform:
         }
 
     @property
+    def is_emulated(self) -> bool:
+        return self.root is not None and self.root.is_emulated
+
+    @property
     def ranks(self) -> str:
         """The numbers of ranks that it runs on."""
         numbers = [n for n, _ in self.runs]
@@ -280,8 +333,10 @@ class Platform:
 
     def environment(self) -> str:
         try:
+            if self.root:
+                debian.make(self.root, self.where)
             make_library(self.library)
-            self.python = make_software(self.name, self.built)
+            self.python = make_software(self.name, self.built, self.root)
         except subprocess.CalledProcessError as error:
             return str(error)
         return ""
@@ -295,12 +350,20 @@ class Platform:
             "MPI4PY_LIBMPI": str(file),
             "LD_LIBRARY_PATH": str(NAMES if self.library.of_debian else file.parent),
         }
+        entered: list[str] = []
+        if self.root:
+            own |= {
+                "PATH": debian.PATH,
+                "PYTHONPATH": str(folder_of(self.name, self.root)),
+            }
+            entered = debian.inside(self.where, (FOLDER, ROOT / "tests", self.results))
         ours = OPEN_MPI | (OPEN_MPI_ROOT if os.geteuid() == 0 else {})
         started = (
+            *entered,
             "timeout",
             "-k",
             "5",
-            str(LIMIT_S),
+            str(LIMIT_S * (6 if self.is_emulated else 1)),
             starter.folder / starter.mpiexec,
             "-n",
             str(nranks),
@@ -364,6 +427,8 @@ class Platform:
         wrong = [f"{one['subject']}: {one['found']}" for one in own if one["level"] == "FAIL"]
         fine = [one["subject"] for one in own if one["level"] == "ok"]
         wrong += [f"{subject} is not ok" for subject in ("MPI library", "launcher") if subject not in fine]
+        if self.is_emulated:  # which has no other library
+            return "; ".join(wrong)
         make_library(other)
         right = str(self.library.folder / self.library.mpiexec)
         said = [
@@ -379,7 +444,7 @@ class Platform:
 def examine(platform: Platform) -> tuple[dict[str, Case], str]:
     """Return what became of a platform's cases, and its row of the table."""
     label, bad, cases = platform.label, list[str](), dict[str, Case]()
-    reason = lacks(platform.software, platform.library)
+    reason = lacks(platform.software, platform.library, platform.root)
     for what, step in ({} if reason else platform.steps()).items():
         since = time.monotonic()
         problem = step()
@@ -393,6 +458,7 @@ def examine(platform: Platform) -> tuple[dict[str, Case], str]:
     result = f"skipped: {reason}" if reason else f"failed: {'; '.join(bad)}" if bad else "passed"
     # who made it, or how it is called
     library = platform.ran.pop("library") + "".join(platform.title.partition(",")[1:])
+    library += f", {platform.name}, emulated" if platform.is_emulated else ""
     row = " | ".join(
         [
             *platform.ran.values(),
@@ -423,15 +489,10 @@ def examine_all(
     rows, every = list[str](), dict[str, Case]()
     with outcomes.path(folder, 0).open("w", buffering=1) as file:
         for platform in (Platform(*one, built, folder / "ranks", short) for one in PLATFORMS):
-            if all(word in platform.label for word in words):
-                cases, row = examine(platform)
-                file.writelines(json.dumps([case, *found]) + "\n" for case, found in cases.items())
-                every |= cases
-                rows.append(row)
-        if words == ["aarch64"] or not (words or short):
-            import aarch64  # which uses what is above
-
-            cases, row = aarch64.examine(built["wheel"])
+            slow = platform.is_emulated and (bool(words) or short) and platform.name not in words
+            if slow or not all(word in platform.label for word in words):
+                continue
+            cases, row = examine(platform)
             file.writelines(json.dumps([case, *found]) + "\n" for case, found in cases.items())
             every |= cases
             rows.append(row)

@@ -11,8 +11,12 @@ from hpcoll.base.ops import EXACT_SUM, EXACT_SUM_ODD, ReduceOp
 KINDS = {"b": "bool", "i": "integer", "f": "real floating", "c": "complex"}
 BYTES = "bytes"  # the class of data that is only moved
 _OPAQUE = {"opaque": True}
-_ADDED = 2  # `dtype.isbuiltin` of types that packages add to NumPy's, as ml_dtypes does
-_KIND_OF_NUMPY = {"b": "b", "i": "i", "u": "i", "f": "f", "c": "c"}
+# By the types of scalars: what a package adds to NumPy's types may have any letter, as ml_dtypes' float8_e5m2 has "f".
+_KIND_OF = {
+    np.dtype(code).type: kind
+    for codes, kind in (("?", "b"), ("bhilqpBHILQP", "i"), ("efdg", "f"), ("FDG", "c"))
+    for code in codes
+}
 
 
 def kind(dtype: np.dtype) -> str:
@@ -21,9 +25,9 @@ def kind(dtype: np.dtype) -> str:
     >>> kind(np.dtype("uint8")), kind(np.dtype("complex64")), kind(np.dtype("datetime64[s]"))
     ('i', 'c', '')
     """
-    if dtype.metadata == _OPAQUE or dtype.isbuiltin == _ADDED:
-        return "f" if is_bfloat16(dtype) else ""
-    return _KIND_OF_NUMPY.get(dtype.kind, "")
+    if is_bfloat16(dtype):
+        return "f"
+    return "" if dtype.metadata == _OPAQUE else _KIND_OF.get(dtype.type, "")
 
 
 def opaque(dtype: np.dtype) -> np.dtype:
@@ -46,8 +50,7 @@ def type_class(dtype: np.dtype | None) -> str:
 
 def is_bfloat16(dtype: np.dtype) -> bool:
     """Say whether a type is ml_dtypes' bfloat16; its name tells, so that ml_dtypes need not be imported."""
-    # the name of a structure takes 20 us
-    return dtype.kind == "V" and dtype.itemsize == 2 and dtype.name == "bfloat16"
+    return dtype.type.__name__ == "bfloat16"
 
 
 def working_dtype(dtype: np.dtype) -> np.dtype:
@@ -62,7 +65,7 @@ def working_op(op: ReduceOp, dtype: np.dtype) -> ReduceOp:
 
 def is_extended(dtype: np.dtype) -> bool:
     """Say whether a type is long double, real or complex, which only the MPI library reduces."""
-    return dtype.char in "gG"
+    return dtype.type in (np.longdouble, np.clongdouble)
 
 
 def is_exact(op: ReduceOp | None, dtype: np.dtype) -> bool:

@@ -275,5 +275,6 @@ def _mpirun(nranks: int) -> list[str]:
         f"localhost:{nranks}",
         "-n",
         str(nranks),
-        *(["--bind-to", "none"] if crowded else []),
+        # without ssh on PATH, Open MPI 5 heeds no number of slots
+        *(["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"] if crowded else []),
     ]

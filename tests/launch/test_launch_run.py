@@ -60,6 +60,13 @@ def test_results_in_rank_order(launch: Launch) -> None:
     assert hpcoll.run(total, nranks=1) == [(0, 0)]
 
 
+def test_more_ranks_than_cores_without_ssh(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may have none: Open MPI 5 then takes a slot for each core, and none that it is told of."""
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable))
+    nranks = min((os.cpu_count() or 1) + 1, 9)
+    assert hpcoll.run(total, nranks=nranks) == [(rank, sum(range(nranks))) for rank in range(nranks)]
+
+
 def test_variables_of_ranks(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
     """The program's own stay, whatever their names begin with; those of the launcher around it go."""
     monkeypatch.setenv("RANKING", "x")

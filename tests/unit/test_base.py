@@ -116,6 +116,11 @@ def test_kinds_of_element_types() -> None:
     assert [working_dtype(dtype) for dtype in (half, bfloat16)] == [np.dtype(np.float32)] * 2
     assert working_dtype(np.dtype(np.int8)) == np.int8
     assert [is_bfloat16(dtype) for dtype in (half, bfloat16)] == [False, True]
+    eighths = [
+        np.dtype(ml_dtypes.float8_e5m2),
+        np.dtype(ml_dtypes.float8_e4m3fnuz),
+    ]  # with NumPy's letters f and G
+    assert [(kind(dtype), is_extended(dtype)) for dtype in eighths] == [("", False)] * 2
     assert [is_extended(dtype) for dtype in (np.dtype(float), extended, np.dtype(np.clongdouble))] == [
         False,
         True,

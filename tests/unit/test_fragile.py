@@ -6,6 +6,7 @@
 import ctypes
 import inspect
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -196,6 +197,20 @@ def test_other_statuses_are_refused() -> None:
     assert mpi.library()
     with pytest.raises(TransportError, match="statuses and requests need"):
         mpi.library.__wrapped__(8)
+
+
+def test_handles_at_another_address_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = ctypes.create_string_buffer(8)
+    monkeypatch.setattr(MPI, "_addressof", lambda _: ctypes.addressof(elsewhere))
+    with pytest.raises(TransportError, match=r"mpi4py keeps handles elsewhere: that of MPI.BYTE is 0x"):
+        mpi.library.__wrapped__()
+
+
+@pytest.mark.parametrize("name", ["_addressof", "_handleof", "_sizeof"])
+def test_an_mpi4py_that_tells_no_handles_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(MPI, name)
+    with pytest.raises(ImportError, match=rf"mpi4py [\d.]+ has no MPI\.{name}, which tells hpcoll handles"):
+        runpy.run_path(str(object_layout.__file__))
 
 
 def test_a_function_that_is_missing_is_named() -> None:

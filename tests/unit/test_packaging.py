@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import debian
 import platforms
 import pytest
 import run
@@ -133,6 +134,25 @@ def test_they_hold_what_is_asked_for(files: tuple[str, ...], python: str, machin
         if version not in one.specifier
     ]
     assert bad == []
+
+
+@pytest.mark.filterwarnings("ignore:Setuptools is replacing distutils")  # where pip is imported
+@pytest.mark.parametrize("python", PYTHONS)
+def test_a_root_gets_the_releases_of_its_own_interpreter(python: str) -> None:
+    """Whatever the interpreter is that installs them; without the markers, which pip would judge by that one."""
+    kept = debian.Root("testing", ()).fitting(python, locked(platforms.NEEDED, platforms.LOCKED))
+    found = dict(line.split(" \\")[0].split("==") for line in kept.splitlines() if "==" in line)
+    wanted = releases(platforms.LOCKED[:2], python, debian.Root("testing", ()).machine)
+    assert found == {
+        name: "".join(wanted[name]) for name in ("numpy", "numba", "llvmlite", "ml-dtypes", "mpi4py")
+    }
+
+
+def test_a_root_that_cannot_be_made_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(debian, "PATH", "/nowhere")
+    other = next(one for one in debian.MACHINES if one != debian.HERE)
+    assert debian.lacks(debian.Root("stable", ())) == "install Debian's debootstrap and util-linux"
+    assert debian.lacks(debian.Root("stable", (), other)).endswith(" and qemu-user-static")
 
 
 def test_nothing_has_an_upper_bound() -> None:

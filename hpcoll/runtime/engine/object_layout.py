@@ -9,6 +9,7 @@ import sys
 from array import ArrayType
 from typing import Any, NamedTuple
 
+import mpi4py
 import numpy as np
 from mpi4py import MPI
 
@@ -190,6 +191,11 @@ def unit_of(thing: Any) -> int:
     return thing.itemsize if isinstance(thing, ArrayType | np.generic) else 1
 
 
+for _name in ("_addressof", "_handleof", "_sizeof"):
+    if not hasattr(MPI, _name):
+        raise ImportError(
+            f"mpi4py {mpi4py.__version__} has no MPI.{_name}, which tells hpcoll handles: install an older release of mpi4py"
+        )
 HANDLE_AT = (MPI._addressof(MPI.BYTE) - id(MPI.BYTE)) // 8  # alike in datatypes and operators
 HANDLE_BITS = -1 if MPI._sizeof(MPI.BYTE) == 8 else (1 << 8 * MPI._sizeof(MPI.BYTE)) - 1
 HOLDERS = _holders() if sys.implementation.name == "cpython" else {}

@@ -1,9 +1,10 @@
+from spack_repo.builtin.build_systems.cuda import CudaPackage
 from spack_repo.builtin.build_systems.python import PythonPackage
 
 from spack.package import *
 
 
-class PyHpcoll(PythonPackage):
+class PyHpcoll(PythonPackage, CudaPackage):
     """Fast, proven MPI collectives for Python programs that are written with mpi4py.
 
     The MPI library is the one of py-mpi4py: ``py-hpcoll ^openmpi``, ``py-hpcoll ^mpich``.
@@ -16,7 +17,6 @@ class PyHpcoll(PythonPackage):
     version("@VERSION@", sha256="@SHA256@")
 
     variant("torch", default=False, description="A backend of torch.distributed")
-    variant("cuda", default=False, description="Arrays of CuPy in GPU memory")
 
     depends_on("mpi", type=("build", "run"))
 
@@ -30,7 +30,11 @@ class PyHpcoll(PythonPackage):
         depends_on("py-numba@0.60:")
         depends_on("py-numpy@1.26:")
         depends_on("py-torch@2.9:", when="+torch")
-        depends_on("py-cupy", when="+cuda")
+        # kernels for GPU memory need numba-cuda besides, for which Spack has no recipe
+        for arch in CudaPackage.cuda_arch_values:
+            depends_on(f"py-cupy+cuda cuda_arch={arch}", when=f"+cuda cuda_arch={arch}")
+
+    conflicts("cuda_arch=none", when="+cuda", msg="CuPy is built for a kind of GPU: cuda_arch=90")
 
     @run_after("install")
     @on_package_attributes(run_tests=True)
