@@ -71,7 +71,7 @@ def test_levels(text: str, level: int) -> None:
             "2:cyclic",
             "ranks per cache domain must look like 8 or 3\\+1\\+4, got '2:cyclic'",
         ),
-        ("HPCOLL_CUDA_PATH", "nvlink", "expected one of direct, ipc, staged, host, got 'nvlink'"),
+        ("HPCOLL_CUDA_PATH", "nvlink", "expected one of direct, ipc, staged, host, device, got 'nvlink'"),
         ("HPCOLL_DEBUG", "debug", "level must be one of WARN, INFO, TRACE, got 'debug'"),
         *(
             ("HPCOLL_SHM_RANKS", value, f".*, got '{value}'$")

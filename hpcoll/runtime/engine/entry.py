@@ -17,7 +17,10 @@ _MADE_OF = (
     *sorted((_HPCOLL / "runtime/program").glob("*.py")),
     _HPCOLL / "schedules/ir.py",
     _HPCOLL / "base/sizes.py",
-    *(_HPCOLL / "kernels" / f"{name}.py" for name in ("__init__", "machine_code", "object_code")),
+    *(
+        _HPCOLL / "kernels" / f"{name}.py"
+        for name in ("__init__", "machine_code", "object_code", "one_shot_layout")
+    ),
 )
 
 
