@@ -160,6 +160,7 @@ class GpuCalls:
         """Return a function that puts a persistent request into the graph that its stream is captured into; it says whether one is."""
 
         def capture() -> bool:
+            """Launch the kernel into the graph, if the stream of now is captured and one kernel is all of the call."""
             seen = self.look(asked.method, asked.arguments, asked.stream)
             if seen is None or not isinstance(engine, GpuEngine) or not _is_bare(prepared.call):
                 return False  # the usual way says what is wrong

@@ -11,7 +11,7 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError, DeviceError
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.gpu.one_shot import one_shot
-from hpcoll.comm.plans.engine_builder import EngineBuilder
+from hpcoll.comm.plans.engine_builder import EngineBuilder, Ways
 from hpcoll.comm.plans.ledger import Account
 from hpcoll.comm.plans.plan import ContextPool, MessageContext
 from hpcoll.comm.plans.segmentation import lane_nbytes, ledger_nbytes
@@ -33,7 +33,6 @@ from hpcoll.runtime.program.route import Routes
 from hpcoll.runtime.transports.mpi import library
 from hpcoll.schedules.placement import Nodes, numbered
 from hpcoll.schedules.row import Algorithm
-from hpcoll.selection.choice import Choice
 from hpcoll.selection.config import DEVICE, DIRECT, IPC, log
 from hpcoll.selection.topology import Topology
 
@@ -282,24 +281,19 @@ class GpuEngines(EngineBuilder):
         super().__init__(topology, wait_policy, lock)
         self._gpus = gpus
 
-    def build(
-        self,
-        choice: Choice,
-        sizes: tuple[int, ...],
-        account: Account,
-        call: Call,
-        message_context: MessageContext,
-    ) -> HostEngine:
-        """Build an engine as `EngineBuilder.build`, which launches one kernel where that does the call."""
+    def _unscheduled(
+        self, account: Account, call: Call, message_context: MessageContext
+    ) -> tuple[HostEngine, Ways] | None:
+        """Return an engine that launches one kernel, where that does the call."""
         topology, gpu = self._topology, self._gpus.gpu
         found = one_shot(call, topology.rank, topology.nranks) if call.one_shot else None
         if found is None:
-            return super().build(choice, sizes, account, call, message_context)
+            return None
         engine = self._engine(found.program(), call, account.sums, message_context, None)
         kernel = kernels().one_shot(call.op, call.op and call.dtype, gpu.cc)
         engine.bind_one_shot(gpu.function(kernel), self._gpus.channel(message_context), found.values)
         engine.bind_counts(call.count, ledger_nbytes(call, topology.nranks), counted(call), 0)
-        return self._signed(engine, choice, account, call, Counter({DEVICE: topology.nranks - 1}))
+        return engine, Counter({DEVICE: topology.nranks - 1})
 
     def _routes(self, call: Call, message_context: MessageContext) -> Routes:
         return self._gpus.routes(call, message_context)

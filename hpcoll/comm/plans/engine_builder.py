@@ -105,8 +105,16 @@ class EngineBuilder(ABC):
         Raises:
             KernelError: The operator does not compile for the element type.
         """
-        engine, ways = self._lowered(choice, sizes, account, call, message_context)
+        engine, ways = self._unscheduled(account, call, message_context) or self._lowered(
+            choice, sizes, account, call, message_context
+        )
         return self._signed(engine, choice, account, call, ways)
+
+    def _unscheduled(
+        self, account: Account, call: Call, message_context: MessageContext
+    ) -> tuple[HostEngine, Ways] | None:
+        """Return an engine that runs a call without a schedule, as `_lowered`; None where there is none."""
+        return None
 
     def _lowered(
         self,
