@@ -51,8 +51,11 @@ def save(path: Name, x: Array | None, distribution: Distribution, comm: MPI.Intr
     """
     ranks = _Ranks(comm, "save", "a path to write to")
     given = Terms(distribution, distribution, dtype=getattr(x, "dtype", None))
-    look = lambda terms: check_arrays(x, None, terms.local_shapes(ranks.comm.rank), terms)  # noqa: E731
-    dtype = agreed_terms(ranks.comm, "save", given, look, _SIDES).dtype
+
+    def check(terms: Terms) -> None:
+        check_arrays(x, None, terms.local_shapes(ranks.comm.rank), terms)
+
+    dtype = agreed_terms(ranks.comm, "save", given, check, _SIDES).dtype
     path = ranks.agreed_path(path)
     shares = _shares(distribution.shape, ranks.comm.size, "C")
     part = f"{os.path.realpath(path)}{_PART}"  # what a link points to is replaced, not the link
@@ -213,8 +216,6 @@ def _put(part: str) -> None:
         finally:
             os.close(folder)
     except OSError as error:
-        if error.errno not in (
-            errno.EACCES,
-            errno.EINVAL,
-        ):  # nobody may list it, or its file system has no such thing
+        # this user may not list it, or its file system has no such thing
+        if error.errno not in (errno.EACCES, errno.EINVAL):
             raise
